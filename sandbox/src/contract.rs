@@ -1,0 +1,294 @@
+use async_trait::async_trait;
+use bytes::Bytes;
+use dressage_wire::event::OutputStream;
+use dressage_wire::ids::SandboxId;
+use dressage_wire::reward::Separation;
+use dressage_wire::task::NetworkPolicy;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Makes sandboxes. A backend guarantees that whatever it creates is under a lease before it exists, and that
+/// `delete` works for a sandbox whose process is gone.
+#[async_trait]
+pub trait Backend: Send + Sync {
+    /// Its name in the registry.
+    fn name(&self) -> &'static str;
+
+    /// Makes a sandbox and returns when its home is there and commands can run. On failure nothing remains.
+    async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
+
+    /// Ids of the sandboxes that carry all of `labels`.
+    async fn list(&self, labels: &BTreeMap<String, String>) -> Result<Vec<SandboxId>, SandboxError>;
+
+    /// Ends a sandbox and removes what is left of it. Nothing there is success.
+    async fn delete(&self, id: SandboxId) -> Result<(), SandboxError>;
+}
+
+/// What a sandbox is to be.
+#[derive(Clone, Debug)]
+pub struct SandboxSpec {
+    /// Chosen by the caller, so that the lease can name it before it exists.
+    pub id: SandboxId,
+    /// Image or template, for backends that have such.
+    pub image: Option<String>,
+    /// Home inside; `/home/user` where possible.
+    pub home: String,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// What it can reach.
+    pub network: NetworkPolicy,
+    /// Its size.
+    pub size: Size,
+    /// Read-only trees put into it: an agent's program and the like.
+    pub assets: Vec<Asset>,
+    /// Carried by it for as long as it lives.
+    pub labels: BTreeMap<String, String>,
+    /// After this it ends by itself, where the backend can do that.
+    pub lifetime: Duration,
+    /// Whether a relay listens in it, and where.
+    pub relay_port: Option<u16>,
+}
+
+/// Memory, processors and processes of a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Size {
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Processor cores.
+    pub cpus: f64,
+    /// Processes and threads.
+    pub pids: u64,
+}
+
+/// A read-only tree or file put into a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asset {
+    /// Name by which [`Sandbox::asset_path`] finds it.
+    pub name: String,
+    /// Where it is on the host.
+    pub host_path: PathBuf,
+}
+
+/// A place where commands run. Every operation of a killed sandbox is [`SandboxError::Gone`].
+#[async_trait]
+pub trait Sandbox: Send + Sync {
+    /// Its id.
+    fn id(&self) -> SandboxId;
+
+    /// Its home, absolute.
+    fn home(&self) -> &str;
+
+    /// Where an asset of the spec is inside; `None` if the spec had none of that name.
+    fn asset_path(&self, name: &str) -> Option<String>;
+
+    /// The address on which its relay listens, for agents inside; `None` without a relay.
+    fn relay_address(&self) -> Option<String>;
+
+    /// Starts a program. The process ends with its tree when it is killed, when its deadline passes, and when the
+    /// sandbox is killed.
+    async fn start(
+        &self,
+        command: Command,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<Box<dyn Process>, SandboxError>;
+
+    /// Runs a program to its end.
+    async fn exec(&self, command: Command, output: Arc<dyn OutputSink>) -> Result<Exit, SandboxError> {
+        let mut process = self.start(command, output).await?;
+        process.wait().await
+    }
+
+    /// Writes a file; makes its parents. `mode` is that of a new file.
+    async fn write_file(&self, path: &str, content: Bytes, mode: u32) -> Result<(), SandboxError>;
+
+    /// Reads a regular file; links are not followed in the last part of the path. More than `limit` bytes is
+    /// [`SandboxError::TooLarge`].
+    async fn read_file(&self, path: &str, limit: u64) -> Result<Bytes, SandboxError>;
+
+    /// Whether something is at `path`.
+    async fn exists(&self, path: &str) -> Result<bool, SandboxError>;
+
+    /// Regular files under `path`, links not followed, at most `max_files`, at most `max_depth` levels down.
+    async fn list_files(
+        &self,
+        path: &str,
+        max_depth: u32,
+        max_files: usize,
+    ) -> Result<FileList, SandboxError>;
+
+    /// Takes the relay's channel: a byte stream on which the relay opens multiplexed streams. Once only.
+    async fn open_relay(&self) -> Result<Box<dyn Channel>, SandboxError>;
+
+    /// Ends every process in the sandbox and makes what comes next separate from what was: new pid and mount
+    /// namespaces or another user, a new /tmp, and a new empty directory mounted or made at each of `fresh_directories`
+    /// (absolute; whatever the agent left there is moved aside, links are not followed). Says what was achieved.
+    async fn separate(&self, fresh_directories: &[String]) -> Result<Separation, SandboxError>;
+
+    /// Ends the sandbox and everything in it. Idempotent.
+    async fn kill(&self) -> Result<(), SandboxError>;
+}
+
+/// A byte stream to the inside of a sandbox. What comes out of it is untrusted.
+pub trait Channel: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Channel for T {}
+
+/// A program to run.
+#[derive(Clone, Debug, Default)]
+pub struct Command {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Over the sandbox's own environment.
+    pub env: BTreeMap<String, String>,
+    /// Whether `env` is the whole environment.
+    pub clear_env: bool,
+    /// Working directory; the home if unset. Made where it is missing.
+    pub cwd: Option<String>,
+    /// Written to standard input, which is then closed.
+    pub stdin: Bytes,
+    /// After this long the whole tree is killed and the exit is 124.
+    pub timeout: Option<Duration>,
+}
+
+/// Takes what a program writes, as it comes. Must not block.
+pub trait OutputSink: Send + Sync {
+    /// Some bytes, in the order they were written to that stream.
+    fn write(&self, stream: OutputStream, bytes: &[u8]);
+}
+
+/// A running program.
+#[async_trait]
+pub trait Process: Send + Sync {
+    /// Waits for the end. Can be dropped and called again.
+    async fn wait(&mut self) -> Result<Exit, SandboxError>;
+
+    /// Ends the program and its whole tree.
+    async fn kill(&mut self) -> Result<(), SandboxError>;
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code; 124 after a timeout, 128 + n after signal n.
+    pub code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether its deadline passed.
+    pub timed_out: bool,
+    /// Wall time.
+    pub duration: Duration,
+}
+
+/// What [`Sandbox::list_files`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileList {
+    /// Absolute path and size in bytes, sorted by path.
+    pub files: Vec<(String, u64)>,
+    /// Whether there were more than asked for.
+    pub truncated: bool,
+}
+
+/// What can go wrong with a sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// There is no backend of that name.
+    #[error("no sandbox backend is named `{name}`")]
+    UnknownBackend {
+        /// The name asked for.
+        name: String,
+    },
+    /// The backend cannot work on this machine.
+    #[error("backend `{backend}` is not available: {reason}")]
+    Unavailable {
+        /// Its name.
+        backend: &'static str,
+        /// What is missing.
+        reason: String,
+    },
+    /// The spec asks for what the backend does not do.
+    #[error("backend `{backend}` cannot provide {what}")]
+    Unsupported {
+        /// Its name.
+        backend: &'static str,
+        /// What was asked for.
+        what: String,
+    },
+    /// It could not be made.
+    #[error("sandbox could not be created: {step}")]
+    Create {
+        /// What failed.
+        step: String,
+        /// Why.
+        #[source]
+        source: Option<std::io::Error>,
+    },
+    /// It has ended, or its connection has.
+    #[error("sandbox {id} is gone: {reason}")]
+    Gone {
+        /// Which.
+        id: SandboxId,
+        /// What is known.
+        reason: String,
+    },
+    /// Nothing is at the path.
+    #[error("no file at `{path}` in the sandbox")]
+    NotFound {
+        /// The path.
+        path: String,
+    },
+    /// The path is something else than a regular file.
+    #[error("`{path}` in the sandbox is {kind}, not a regular file")]
+    NotRegular {
+        /// The path.
+        path: String,
+        /// What it is.
+        kind: String,
+    },
+    /// The file is over the limit.
+    #[error("`{path}` in the sandbox has {size} bytes, over the limit of {limit}")]
+    TooLarge {
+        /// The path.
+        path: String,
+        /// Its size.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// An operation inside the sandbox failed.
+    #[error("{operation} `{object}` in the sandbox: {message}")]
+    Operation {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        object: String,
+        /// What the sandbox said.
+        message: String,
+        /// The system's error number, where there was one.
+        errno: Option<i32>,
+    },
+}
+
+impl SandboxError {
+    /// Whether the same operation may succeed when tried again.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Gone { .. } | Self::Create { .. })
+    }
+
+    /// What may help, where that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unavailable { backend: "local", .. } => {
+                Some("install bubblewrap (apt-get install bubblewrap), or run `dressage doctor`".into())
+            }
+            Self::UnknownBackend { .. } => {
+                Some("`dressage doctor` lists the backends of this machine".into())
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+// Filled by the sandbox side: the frames between host and init.

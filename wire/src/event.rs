@@ -1,0 +1,155 @@
+use crate::call::CallSummary;
+use crate::fault::{Ended, Fault};
+use serde::{Deserialize, Serialize};
+
+/// The five stages of a rollout, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// A sandbox is made.
+    Boot,
+    /// The task's files are written and its setup commands run.
+    Setup,
+    /// The agent works.
+    Agent,
+    /// The task's verify commands run.
+    Verify,
+    /// Files and logs are fetched.
+    Collect,
+}
+
+impl Stage {
+    /// All five, in order.
+    pub const ALL: [Self; 5] = [Self::Boot, Self::Setup, Self::Agent, Self::Verify, Self::Collect];
+
+    /// The word used everywhere.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Boot => "boot",
+            Self::Setup => "setup",
+            Self::Agent => "agent",
+            Self::Verify => "verify",
+            Self::Collect => "collect",
+        }
+    }
+}
+
+/// What happens in a rollout, as it happens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event {
+    /// A stage began.
+    StageStarted {
+        /// Which.
+        stage: Stage,
+    },
+    /// A stage ended.
+    StageEnded {
+        /// Which.
+        stage: Stage,
+        /// Wall time.
+        duration_ms: u64,
+    },
+    /// A setup or verify command began.
+    CommandStarted {
+        /// Setup or verify.
+        stage: Stage,
+        /// Position in the task's list.
+        index: usize,
+        /// The shell text.
+        command: String,
+    },
+    /// A command wrote something. May be left out under load; results carry the end of the output.
+    CommandOutput {
+        /// Setup or verify.
+        stage: Stage,
+        /// Position in the task's list.
+        index: usize,
+        /// Where it wrote to.
+        stream: OutputStream,
+        /// What it wrote; invalid UTF-8 is replaced.
+        text: String,
+    },
+    /// A command ended.
+    CommandEnded {
+        /// Setup or verify.
+        stage: Stage,
+        /// Position in the task's list.
+        index: usize,
+        /// What came of it.
+        result: crate::reward::CommandResult,
+    },
+    /// The agent said or did something.
+    Agent {
+        /// What.
+        event: AgentEvent,
+    },
+    /// A call was sent to the endpoint.
+    CallStarted {
+        /// Its id.
+        call: crate::ids::CallId,
+    },
+    /// A call ended and is recorded.
+    CallEnded {
+        /// Its numbers.
+        call: CallSummary,
+    },
+    /// There is a verdict.
+    Reward {
+        /// The reward.
+        value: Option<f64>,
+    },
+    /// The rollout is over.
+    Finished {
+        /// How.
+        ended: Ended,
+        /// Why, where it failed.
+        fault: Option<Fault>,
+    },
+}
+
+/// Standard output or standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// What an agent reports of itself, read from its structured output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum AgentEvent {
+    /// It named its session.
+    Session {
+        /// The agent's own id of it.
+        id: String,
+    },
+    /// It said something.
+    Text {
+        /// The whole text part.
+        text: String,
+    },
+    /// It used a tool.
+    Tool {
+        /// The tool's name.
+        name: String,
+        /// A short form of the input.
+        input: String,
+        /// Whether the tool failed.
+        failed: bool,
+    },
+    /// It reported an error.
+    Error {
+        /// What it said.
+        message: String,
+    },
+    /// It ended a step.
+    StepEnded {
+        /// Its reason.
+        reason: String,
+    },
+}
