@@ -1,0 +1,18 @@
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: dressage-tap <init|relay|proxy> [options]";
+
+/// Runs the subcommand that the first argument names.
+#[must_use]
+pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    let mut arguments = arguments.into_iter();
+    let name = arguments.next();
+    match name.as_deref().and_then(|name| name.to_str()) {
+        // One line a subcommand: `Some("relay") => crate::relay::main(arguments.collect()),`
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
