@@ -1,0 +1,50 @@
+# `make demo` and `make test` are all a newcomer needs; `make help` lists the rest.
+# Each target installs what it lacks, says so, and is quick the second time.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test build soak bench static prepare agent fmt clippy docs clean
+
+TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+STATIC := $(CURDIR)/target/static/$(TRIPLE)/tap/dressage-tap
+
+# The static program for inside sandboxes: embedded in `dressage`, and run by the tests.
+export DRESSAGE_TAP_BINARY := $(STATIC)
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: build ## run a real agent in a sandbox, from task to reward; no network, no key
+	@target/release/dressage agents install opencode
+	@target/release/dressage demo
+
+build: prepare static ## build target/release/{dressage,dressage-tap}
+	cargo build --release --locked -p dressage
+	@install -m 755 "$(STATIC)" target/release/dressage-tap
+	@ls -l target/release/dressage target/release/dressage-tap | awk '{ printf "%s  %.1f MB\n", $$NF, $$5 / 1e6 }'
+
+test: prepare static ## formatting, lints, all tests, docs
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo build --workspace --bins --locked
+	@target/debug/dressage agents install opencode
+	cargo test --workspace --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+soak: build ## the full counts: hours of rollouts in minutes, restarts, the real llama.cpp; sums up in docs/soak.md
+	@target/release/dressage agents install opencode
+	scripts/soak
+
+bench: build ## measure, and write docs/benchmarks.md
+	cargo build --release --locked -p dressage-testkit --bins
+	scripts/bench
+
+static: prepare
+	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --quiet --profile tap --target $(TRIPLE) \
+		--target-dir target/static -p dressage-tap --bin dressage-tap
+
+prepare:
+	@scripts/prepare
+
+clean: ## remove what was built
+	cargo clean
