@@ -1,5 +1,6 @@
 use crate::call::CallSummary;
 use crate::fault::{Ended, Fault};
+use crate::ids::RolloutId;
 use serde::{Deserialize, Serialize};
 
 /// The five stages of a rollout, in order.
@@ -33,6 +34,19 @@ impl Stage {
             Self::Collect => "collect",
         }
     }
+}
+
+/// Something that happened in a rollout, with its place in the order of things.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RolloutEvent {
+    /// Whose.
+    pub rollout: RolloutId,
+    /// Position among the events of its rollout, from 0, without gaps.
+    pub sequence: u64,
+    /// Milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// What.
+    pub event: Event,
 }
 
 /// What happens in a rollout, as it happens.

@@ -1,3 +1,29 @@
+//! What is asked for: an instruction, how to set up and verify it, the agent, sampling and limits.
+//!
+//! A task comes as TOML or JSON text ([`Task::from_toml`], [`Task::from_json`]) or is built in code. What is read is
+//! checked as a whole ([`Task::validate`]), and each error says where in the task it is.
+
+/// The agent of a task, its limits and its reward's range.
+mod parts;
+
+/// The words that choose between ways to do something.
+mod choices;
+
+/// The content of a file of a task.
+mod content;
+
+/// From text to task.
+mod parse;
+
+/// What a task may ask for.
+mod validate;
+
+pub use choices::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyWhen};
+pub use content::{ContentError, FileContent};
+pub use parse::TaskError;
+pub use parts::{AgentSpec, Limits, RewardRange};
+pub use validate::{INSTRUCTION_MAX_BYTES, TIMEOUT_MAX_S};
+
 use crate::sampling::Sampling;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,189 +57,8 @@ pub struct Task {
     pub network: NetworkPolicy,
     /// The range an overriding reward must be in.
     pub reward: RewardRange,
-    /// Whether verify runs after an agent that failed.
+    /// Whether verify runs where setup or the agent failed.
     pub verify_when: VerifyWhen,
     /// The caller's own data, stored and exported as it is.
     pub metadata: serde_json::Map<String, serde_json::Value>,
-}
-
-/// The content of a file of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum FileContent {
-    /// UTF-8 text.
-    Text(String),
-    /// Bytes, base64 in the task file.
-    Base64 {
-        /// Standard alphabet, padded.
-        base64: String,
-    },
-    /// A file beside the task file; read when the task is loaded, and replaced by its bytes.
-    Source {
-        /// Path relative to the task file.
-        source: String,
-    },
-}
-
-/// Which agent works on a task, and how it is configured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AgentSpec {
-    /// A name of the agents' registry.
-    pub name: String,
-    /// The pinned version if unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// Said to the agent as its system prompt, after its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub system_prompt: Option<String>,
-    /// Tools the agent may not use.
-    pub disabled_tools: Vec<String>,
-    /// A whitelist: where set, no other tool is offered to the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enabled_tools: Option<Vec<String>>,
-    /// Merged deep into the agent's own configuration.
-    pub config: serde_json::Map<String, serde_json::Value>,
-    /// Environment variables of the agent alone.
-    pub env: BTreeMap<String, String>,
-}
-
-impl Default for AgentSpec {
-    fn default() -> Self {
-        Self {
-            name: "opencode".into(),
-            version: None,
-            system_prompt: None,
-            disabled_tools: vec!["webfetch".into(), "question".into()],
-            enabled_tools: None,
-            config: serde_json::Map::new(),
-            env: BTreeMap::new(),
-        }
-    }
-}
-
-/// Deadlines, budgets and the sandbox's size. Times in seconds, fractions allowed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// For the sandbox to be there.
-    pub boot_timeout_s: f64,
-    /// For each setup command.
-    pub setup_timeout_s: f64,
-    /// For the agent.
-    pub agent_timeout_s: f64,
-    /// For each verify command.
-    pub verify_timeout_s: f64,
-    /// For fetching files and logs.
-    pub collect_timeout_s: f64,
-    /// Model calls of the rollout; no limit if unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_calls: Option<u64>,
-    /// Prompt tokens summed over the rollout's calls; no limit if unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_prompt_tokens: Option<u64>,
-    /// Completion tokens summed over the rollout's calls; no limit if unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_completion_tokens: Option<u64>,
-    /// What a call may ask for at most; 0 or unset is no cap.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_tokens_cap: Option<u64>,
-    /// Memory of the sandbox.
-    pub memory_mb: u64,
-    /// Processor cores of the sandbox.
-    pub cpus: f64,
-    /// Processes and threads of the sandbox.
-    pub pids: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            boot_timeout_s: 120.0,
-            setup_timeout_s: 120.0,
-            agent_timeout_s: 600.0,
-            verify_timeout_s: 120.0,
-            collect_timeout_s: 60.0,
-            max_calls: None,
-            max_prompt_tokens: None,
-            max_completion_tokens: None,
-            max_tokens_cap: Some(4096),
-            memory_mb: 4096,
-            cpus: 2.0,
-            pids: 512,
-        }
-    }
-}
-
-/// What a sandbox can reach besides its model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NetworkPolicy {
-    /// Its own loopback, nothing else.
-    #[default]
-    None,
-    /// The outside network, but never the host's loopback.
-    Open,
-}
-
-/// The range an overriding reward must be in, ends included.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RewardRange {
-    /// Lowest reward.
-    pub min: f64,
-    /// Highest reward.
-    pub max: f64,
-}
-
-impl Default for RewardRange {
-    fn default() -> Self {
-        Self { min: 0.0, max: 1.0 }
-    }
-}
-
-/// Whether verify runs after an agent that failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VerifyWhen {
-    /// After an agent that exited 0 or was ended by a budget.
-    #[default]
-    Completed,
-    /// After every agent that was started.
-    Always,
-}
-
-/// Where model calls go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Through the tap.
-    #[default]
-    TransparentProxy,
-    /// Straight to the endpoint: nothing is captured, and the key is in the sandbox.
-    BlackBox,
-}
-
-/// Where the tap answers the agent's calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Placement {
-    /// On the host, through a relay in the sandbox.
-    #[default]
-    Relay,
-    /// On a listener that the sandbox can route to.
-    Direct,
-    /// Inside the sandbox; the trace is fetched afterwards.
-    InSandbox,
-}
-
-/// How the tap asks the endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CaptureMode {
-    /// As the agent asked: streamed if it streams.
-    #[default]
-    Stream,
-    /// Never streamed upstream; a stream is replayed to an agent that wants one.
-    Buffer,
 }

@@ -1,0 +1,184 @@
+//! One rollout on one page: boot, setup, agent, verify, collect.
+//!
+//! A stage starts only when the one before it has ended. Whatever happens, the sandbox is taken down and the outcome
+//! is handed to the recorder; a failure on that way is a warning and never hides the error that led to it.
+
+use crate::agents::Agents;
+use crate::events::Events;
+use crate::faults;
+use crate::recording::Recording;
+use crate::report::{Report, Stop, millis};
+use crate::request::RolloutRequest;
+use crate::stages::{agent, boot, collect, plan, setup, verify};
+use dressage_sandbox::Sandbox;
+use dressage_wire::event::{Event, Stage};
+use dressage_wire::fault::Ended;
+use dressage_wire::ids::OwnerId;
+use dressage_wire::rollout::{Recorder, RolloutOutcome, StageTime};
+use dressage_wire::task::VerifyWhen;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// How long a sandbox may take to go; then its lease is what remains of it.
+const TAKE_DOWN: Duration = Duration::from_secs(30);
+
+/// What every stage of a rollout can see.
+pub(crate) struct Scope {
+    pub(crate) request: RolloutRequest,
+    pub(crate) owner: OwnerId,
+    pub(crate) recorder: Arc<dyn Recorder>,
+    pub(crate) agents: Agents,
+    pub(crate) cache_dir: PathBuf,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) hurry: CancellationToken,
+    /// There from boot on, so that it is taken down even after a panic.
+    pub(crate) sandbox: OnceLock<Arc<dyn Sandbox>>,
+}
+
+/// Runs a rollout in a task of its own: a panic in it is a fault of ours, and leaves a row and no sandbox.
+pub(crate) async fn guarded(scope: Scope) -> RolloutOutcome {
+    let scope = Arc::new(scope);
+    match tokio::spawn(run(scope.clone())).await {
+        Ok(outcome) => outcome,
+        Err(crash) => {
+            let mut report = Report::new();
+            report.stop(faults::INTERNAL.from_error(None, &crash).into());
+            take_down(&scope, &mut report).await;
+            finish(&scope, report, Recording::start(&scope)).await
+        }
+    }
+}
+
+async fn run(scope: Arc<Scope>) -> RolloutOutcome {
+    let mut report = Report::new();
+    let recording = Recording::start(&scope);
+    match plan::make(&scope).await {
+        Ok(plan) => stages(&scope, &plan, &recording, &mut report).await,
+        Err(stop) => report.stop(stop),
+    }
+    take_down(&scope, &mut report).await;
+    finish(&scope, report, recording).await
+}
+
+/// The five stages, in order.
+async fn stages(scope: &Scope, plan: &plan::Plan, recording: &Recording, report: &mut Report) {
+    let stage = scope.begin(Stage::Boot);
+    let booted = boot::run(scope, plan, report).await;
+    let Some(sandbox) = stage.end(report, booted) else { return };
+    let sandbox = &*sandbox;
+
+    let stage = scope.begin(Stage::Setup);
+    let set_up = setup::run(scope, sandbox, report).await;
+    let set_up = stage.end(report, set_up).is_some();
+
+    if set_up {
+        let stage = scope.begin(Stage::Agent);
+        let worked = agent::run(scope, plan, sandbox, recording, report).await;
+        stage.end(report, worked);
+    }
+
+    if verify_is_due(scope, report) {
+        let stage = scope.begin(Stage::Verify);
+        let verified = verify::run(scope, sandbox, report).await;
+        stage.end(report, verified);
+    }
+
+    if !report.is_cancelled() {
+        let stage = scope.begin(Stage::Collect);
+        let collected = collect::run(scope, sandbox, report).await;
+        stage.end(report, collected);
+    }
+}
+
+/// Whether there is something to verify: after an agent that ended by itself or was ended by a budget, or always.
+fn verify_is_due(scope: &Scope, report: &Report) -> bool {
+    let task = &scope.request.task;
+    let worked = matches!(report.agent_ended, Some(Ended::Completed | Ended::Budget)) && !report.failed();
+    let due = worked || task.verify_when == VerifyWhen::Always;
+    due && !task.verify.is_empty() && !report.is_cancelled()
+}
+
+/// Ends the sandbox, if there is one.
+async fn take_down(scope: &Scope, report: &mut Report) {
+    let Some(sandbox) = scope.sandbox.get() else { return };
+    tokio::select! {
+        biased;
+        killed = sandbox.kill() => if let Err(error) = killed {
+            report.warn(format!("sandbox {} could not be taken down: {error}", sandbox.id()));
+        },
+        () = scope.hurry.cancelled() => {
+            report.warn(format!("sandbox {} was left to the next sweep in a hurry", sandbox.id()));
+        }
+        () = tokio::time::sleep(TAKE_DOWN) => {
+            report.warn(format!("sandbox {} was not gone after {} s and is left to the next sweep",
+                sandbox.id(), TAKE_DOWN.as_secs()));
+        }
+    }
+}
+
+/// Waits until every call is recorded, and records the outcome.
+async fn finish(scope: &Scope, mut report: Report, recording: Recording) -> RolloutOutcome {
+    let calls = recording.finish().await;
+    if let Some(fault) = calls.fault {
+        report.stop(fault.into());
+    }
+    let mut outcome = report.outcome(scope.request.id, calls.totals, calls.late_flags);
+    if let Err(error) = scope.recorder.finished(&outcome).await {
+        tracing::error!(rollout.id = %scope.request.id, error = &error as &dyn std::error::Error, "outcome not stored");
+        outcome.warnings.push(error.to_string());
+        outcome.fault.get_or_insert_with(|| faults::STORE_FAILED.from_error(None, &error));
+    }
+    let fault = outcome.fault.clone();
+    scope.events.tell(Event::Finished { ended: outcome.ended, fault });
+    outcome
+}
+
+/// A stage that has begun.
+pub(crate) struct Begun<'a> {
+    scope: &'a Scope,
+    stage: Stage,
+    since: Instant,
+}
+
+impl Scope {
+    fn begin(&self, stage: Stage) -> Begun<'_> {
+        self.events.tell(Event::StageStarted { stage });
+        Begun { scope: self, stage, since: Instant::now() }
+    }
+
+    /// Does `work` until it is done, the rollout is cancelled, or the deadline has passed. What is cut off is dropped.
+    pub(crate) async fn until<T>(
+        &self,
+        deadline: tokio::time::Instant,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Cut> {
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(Cut::Cancelled),
+            () = tokio::time::sleep_until(deadline) => Err(Cut::Deadline),
+            done = work => Ok(done),
+        }
+    }
+}
+
+impl Begun<'_> {
+    /// Takes down what came of the stage; its value, unless it stopped.
+    fn end<T>(self, report: &mut Report, result: Result<T, Stop>) -> Option<T> {
+        let duration_ms = millis(self.since);
+        report.stages.push(StageTime { stage: self.stage, duration_ms });
+        self.scope.events.tell(Event::StageEnded { stage: self.stage, duration_ms });
+        result.map_err(|stop| report.stop(stop)).ok()
+    }
+}
+
+/// Why work was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    Cancelled,
+    Deadline,
+}

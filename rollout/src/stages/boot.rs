@@ -1,0 +1,90 @@
+use super::plan::{AGENT_ASSET, HOME, Plan};
+use crate::faults;
+use crate::report::{Report, Stop};
+use crate::run::{Cut, Scope};
+use dressage_sandbox::{Asset, Sandbox, SandboxError, SandboxSpec, Size};
+use dressage_wire::event::Stage;
+use dressage_wire::ids::SandboxId;
+use dressage_wire::task::{Limits, Mode, Placement};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Where the relay listens in a sandbox.
+const RELAY_PORT: u16 = 7000;
+
+/// What a sandbox may live beyond the stages' deadlines.
+const SPARE_LIFETIME: Duration = Duration::from_secs(300);
+
+/// Makes the sandbox. The lease on it is the backend's, and is there before it is.
+pub(crate) async fn run(scope: &Scope, plan: &Plan, report: &mut Report) -> Result<Arc<dyn Sandbox>, Stop> {
+    let limits = &scope.request.task.limits;
+    let deadline = Instant::now() + seconds(limits.boot_timeout_s);
+    let spec = spec(scope, plan);
+    report.sandbox = Some(spec.id);
+    match scope.until(deadline, scope.request.backend.create(spec)).await {
+        Ok(Ok(sandbox)) => {
+            // Set once only: there is one boot in a rollout.
+            _ = scope.sandbox.set(sandbox.clone());
+            Ok(sandbox)
+        }
+        Ok(Err(error)) => {
+            let code = match error {
+                SandboxError::Unavailable { .. }
+                | SandboxError::Unsupported { .. }
+                | SandboxError::UnknownBackend { .. } => faults::SANDBOX_UNAVAILABLE,
+                _ => faults::SANDBOX_BOOT_FAILED,
+            };
+            Err(Stop::sandbox(Stage::Boot, code, &error))
+        }
+        Err(Cut::Cancelled) => Err(Stop::Cancelled),
+        Err(Cut::Deadline) => {
+            let message = format!("sandbox was not there after {} s", limits.boot_timeout_s);
+            Err(faults::SANDBOX_BOOT_TIMEOUT.fault(Some(Stage::Boot), message).into())
+        }
+    }
+}
+
+fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
+    let request = &scope.request;
+    let limits = &request.task.limits;
+    let mut labels = scope.labels.clone();
+    labels.insert("dressage.rollout".into(), request.id.to_string());
+    let relayed = request.mode == Mode::TransparentProxy && request.placement == Placement::Relay;
+    SandboxSpec {
+        id: SandboxId::new(),
+        image: request.image.clone(),
+        home: HOME.into(),
+        env: request.task.env.clone().into_iter().collect::<BTreeMap<_, _>>(),
+        network: request.task.network,
+        size: Size {
+            memory_bytes: limits.memory_mb.saturating_mul(1 << 20),
+            cpus: limits.cpus,
+            pids: limits.pids,
+        },
+        assets: vec![Asset { name: AGENT_ASSET.into(), host_path: plan.installed.directory.clone() }],
+        labels,
+        lifetime: lifetime(&request.task.limits, request.task.setup.len(), request.task.verify.len()),
+        relay_port: relayed.then_some(RELAY_PORT),
+    }
+}
+
+/// The sum of all deadlines, and some more.
+fn lifetime(limits: &Limits, setup: usize, verify: usize) -> Duration {
+    let commands = |count: usize, timeout_s: f64| seconds(timeout_s).saturating_mul(u32::try_from(count + 1).unwrap_or(u32::MAX));
+    [
+        seconds(limits.boot_timeout_s),
+        commands(setup, limits.setup_timeout_s),
+        seconds(limits.agent_timeout_s),
+        commands(verify, limits.verify_timeout_s),
+        seconds(limits.collect_timeout_s),
+    ]
+    .into_iter()
+    .fold(SPARE_LIFETIME, Duration::saturating_add)
+}
+
+/// A limit of the task as a duration. The task was validated: it is a finite number of at most some days.
+pub(crate) fn seconds(limit_s: f64) -> Duration {
+    Duration::try_from_secs_f64(limit_s).unwrap_or_default()
+}

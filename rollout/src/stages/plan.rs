@@ -1,0 +1,117 @@
+use crate::agents::{Agent, AgentError, Installed};
+use crate::faults;
+use crate::report::Stop;
+use crate::run::Scope;
+use dressage_sandbox::Sandbox;
+use dressage_wire::rollout::RolloutStart;
+use dressage_wire::task::{Mode, NetworkPolicy, Placement};
+use std::sync::Arc;
+
+/// Home in every sandbox; where a backend's is elsewhere it makes a link there.
+pub(crate) const HOME: &str = "/home/user";
+
+/// Where the agent works, and every command of the task starts.
+pub(crate) fn working_directory(sandbox: &dyn Sandbox) -> String {
+    format!("{}/workdir", sandbox.home())
+}
+
+/// Name of the asset that is the agent's program.
+pub(crate) const AGENT_ASSET: &str = "agent";
+
+/// What is decided before anything is made.
+pub(crate) struct Plan {
+    pub(crate) agent: Arc<dyn Agent>,
+    pub(crate) installed: Installed,
+    /// The model asked for.
+    pub(crate) model: String,
+}
+
+/// Writes the rollout's row, then looks at everything that can be known to fail before a sandbox is made.
+pub(crate) async fn make(scope: &Scope) -> Result<Plan, Stop> {
+    let request = &scope.request;
+    let spec = &request.task.agent;
+    let agent = scope.agents.get(&spec.name);
+    start(scope, agent.as_deref().ok()).await?;
+    if scope.cancel.is_cancelled() {
+        return Err(Stop::Cancelled);
+    }
+    request
+        .task
+        .validate()
+        .map_err(|error| faults::TASK_INVALID.from_error(None, &error))?;
+    let agent = agent.map_err(|error| agent_fault(&error))?;
+    supported(scope)?;
+    let model = request.upstream.endpoint().model.clone().ok_or_else(|| {
+        let endpoint = &request.upstream.endpoint().name;
+        faults::UNSUPPORTED.fault(None, format!("endpoint `{endpoint}` names no model"))
+    })?;
+    let installed = agent
+        .installed(&scope.cache_dir, spec.version.as_deref())
+        .map_err(|error| agent_fault(&error))?;
+    Ok(Plan { agent, installed, model })
+}
+
+async fn start(scope: &Scope, agent: Option<&dyn Agent>) -> Result<(), Stop> {
+    let request = &scope.request;
+    let endpoint = request.upstream.endpoint();
+    let version = request.task.agent.version.clone();
+    let start = RolloutStart {
+        id: request.id,
+        owner: scope.owner,
+        task: (*request.task).clone(),
+        sample: request.sample,
+        endpoint: endpoint.name.clone(),
+        base_url: endpoint.base_url.clone(),
+        model: endpoint.model.clone().unwrap_or_default(),
+        backend: request.backend.name().into(),
+        agent_version: version
+            .or_else(|| agent.map(|agent| agent.pinned_version().into()))
+            .unwrap_or_default(),
+        mode: request.mode,
+        placement: request.placement,
+        capture: request.capture,
+        started_unix_ms: crate::events::unix_ms(),
+    };
+    scope
+        .recorder
+        .started(&start)
+        .await
+        .map_err(|error| faults::STORE_FAILED.from_error(None, &error).into())
+}
+
+/// Refuses combinations that do not exist.
+fn supported(scope: &Scope) -> Result<(), Stop> {
+    let request = &scope.request;
+    let open = request.task.network == NetworkPolicy::Open;
+    let refuse = |message: &str, hint: &str| {
+        let mut fault = faults::UNSUPPORTED.fault(None, message);
+        fault.hint = Some(hint.into());
+        Err(fault.into())
+    };
+    match (request.mode, request.placement) {
+        (Mode::BlackBox, _) if !open => refuse(
+            "mode black_box needs a network, since the agent itself talks to the endpoint",
+            "set network = \"open\" in the task, or --network open",
+        ),
+        (Mode::BlackBox, _) if !request.upstream.endpoint().headers.is_empty() => refuse(
+            "mode black_box cannot send the headers that the endpoint is configured with",
+            "use mode transparent_proxy",
+        ),
+        (Mode::TransparentProxy, Placement::Direct | Placement::InSandbox) if !open => refuse(
+            "only placement relay works without a network",
+            "set network = \"open\" in the task, or use placement relay",
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn agent_fault(error: &AgentError) -> Stop {
+    let code = match error {
+        AgentError::Unknown { .. } | AgentError::BadVersion { .. } => faults::AGENT_UNKNOWN,
+        AgentError::Config { .. } => faults::AGENT_CONFIG_INVALID,
+        _ => faults::AGENT_MISSING,
+    };
+    let mut fault = code.from_error(None, error);
+    fault.hint = error.hint();
+    fault.into()
+}

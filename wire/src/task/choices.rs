@@ -1,0 +1,58 @@
+use serde::{Deserialize, Serialize};
+
+/// What a sandbox can reach besides its model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkPolicy {
+    /// Its own loopback, nothing else.
+    #[default]
+    None,
+    /// The outside network, but never the host's loopback.
+    Open,
+}
+
+/// Whether verify runs where setup or the agent failed. After a cancellation, or without a sandbox, it never does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerifyWhen {
+    /// After an agent that exited 0 or was ended by a budget.
+    #[default]
+    Completed,
+    /// After a failed setup, a non-zero exit, a kill or a timeout, too.
+    Always,
+}
+
+/// Where model calls go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Through the tap.
+    #[default]
+    TransparentProxy,
+    /// Straight to the endpoint: nothing is captured, and the key is in the sandbox.
+    BlackBox,
+}
+
+/// Where the tap answers the agent's calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// On the host, through a relay in the sandbox.
+    #[default]
+    Relay,
+    /// On a listener that the sandbox can route to.
+    Direct,
+    /// Inside the sandbox; the trace is fetched afterwards.
+    InSandbox,
+}
+
+/// How the tap asks the endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CaptureMode {
+    /// As the agent asked: streamed if it streams.
+    #[default]
+    Stream,
+    /// Never streamed upstream; a stream is replayed to an agent that wants one.
+    Buffer,
+}

@@ -1,0 +1,168 @@
+use super::*;
+use crate::task::{FileContent, Limits, NetworkPolicy, RewardRange, VerifyWhen};
+use std::collections::BTreeSet;
+
+fn toml_error(text: &str) -> TaskError {
+    Task::from_toml(text).unwrap_err()
+}
+
+fn json_error(text: &str) -> TaskError {
+    Task::from_json(text.as_bytes()).unwrap_err()
+}
+
+#[test]
+fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
+    let toml = r#"
+        id = "everything"
+        instruction = "Do it."
+        setup = ["true"]
+        verify = ["test -f a"]
+        env = { A = "1" }
+        network = "open"
+        verify_when = "always"
+
+        [files]
+        "a.txt" = "text"
+        "b.bin" = { base64 = "/wD+" }
+
+        [agent]
+        name = "opencode"
+        enabled_tools = ["write"]
+        config.compaction.auto = true
+
+        [sampling]
+        temperature = 1
+        seed = 7
+
+        [limits]
+        agent_timeout_s = 2.5
+        max_calls = 3
+
+        [reward]
+        min = -1
+
+        [metadata]
+        day = 2026-11-29
+    "#;
+    let json = r#"{"id": "everything", "instruction": "Do it.", "setup": ["true"], "verify": ["test -f a"],
+        "env": {"A": "1"}, "network": "open", "verify_when": "always",
+        "files": {"a.txt": "text", "b.bin": {"base64": "/wD+"}},
+        "agent": {"name": "opencode", "enabled_tools": ["write"], "config": {"compaction": {"auto": true}}},
+        "sampling": {"temperature": 1, "seed": 7}, "limits": {"agent_timeout_s": 2.5, "max_calls": 3},
+        "reward": {"min": -1}, "metadata": {"day": "2026-11-29"}}"#;
+    let task = Task::from_toml(toml).unwrap();
+    assert_eq!(task, Task::from_json(json.as_bytes()).unwrap());
+    assert_eq!(task.network, NetworkPolicy::Open);
+    assert_eq!(task.verify_when, VerifyWhen::Always);
+    assert_eq!(task.files["b.bin"].bytes().unwrap(), [0xff, 0, 0xfe].as_slice());
+    assert_eq!(task.files["a.txt"], FileContent::Text("text".into()));
+    assert_eq!(task.reward, RewardRange { min: -1.0, max: 1.0 });
+    assert_eq!(task.limits, Limits { agent_timeout_s: 2.5, max_calls: Some(3), ..Limits::default() });
+    assert_eq!(task.agent.disabled_tools, ["webfetch", "question"]);
+    let again = serde_json::to_vec(&task).unwrap();
+    assert_eq!(Task::from_json(&again).unwrap(), task);
+}
+
+#[test]
+fn an_unknown_key_is_named_with_the_nearest() {
+    for (text, path, nearest) in [
+        ("instruction = 'x'\nverfy = []", "verfy", Some("verify")),
+        ("instructions = 'x'", "instructions", Some("instruction")),
+        ("instruction = 'x'\n[limits]\nagent_timeout = 3", "limits.agent_timeout", Some("limits.agent_timeout_s")),
+        ("instruction = 'x'\nagent_timeout_s = 3", "agent_timeout_s", Some("limits.agent_timeout_s")),
+        ("instruction = 'x'\ntemperature = 1", "temperature", Some("sampling.temperature")),
+        ("instruction = 'x'\n[agent]\nsystemprompt = ''", "agent.systemprompt", Some("agent.system_prompt")),
+        ("instruction = 'x'\nqqq = 1", "qqq", None),
+    ] {
+        let error = toml_error(text);
+        let TaskError::UnknownKey { path: found, nearest: near } = &error else { panic!("{text}: {error}") };
+        assert_eq!((found.as_str(), near.as_deref()), (path, nearest), "{text}");
+        assert!(error.to_string().contains(path));
+        assert!(error.hint().unwrap().contains(nearest.unwrap_or("instruction")));
+    }
+}
+
+#[test]
+fn a_wrong_type_is_told_with_its_place() {
+    for (text, path, expected) in [
+        (r#"{"instruction": 7}"#, "instruction", "a string"),
+        (r#"{"instruction": "x", "setup": "true"}"#, "setup", "a sequence"),
+        (r#"{"instruction": "x", "verify": ["a", 2]}"#, "verify[1]", "a string"),
+        (r#"{"instruction": "x", "limits": {"max_calls": -1}}"#, "limits.max_calls", "u64"),
+        (r#"{"instruction": "x", "limits": {"agent_timeout_s": "10"}}"#, "limits.agent_timeout_s", "f64"),
+        (r#"{"instruction": "x", "network": "full"}"#, "network", "`open`"),
+        (r#"{"instruction": "x", "files": {"a": 1}}"#, "files.a", "text, or a table"),
+        (r#"{"instruction": "x", "limits": []}"#, "limits", "Limits"),
+    ] {
+        let error = json_error(text);
+        let TaskError::WrongType { path: found, message } = &error else { panic!("{text}: {error}") };
+        assert_eq!(found, path, "{text}");
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn no_instruction_and_one_of_10_mb_are_errors() {
+    for text in ["", "setup = []", "instruction = ''", "instruction = \" \\n\""] {
+        assert!(matches!(toml_error(text), TaskError::NoInstruction), "{text:?}");
+    }
+    let long = serde_json::json!({ "instruction": "x".repeat(10_000_000) });
+    let error = Task::from_value(long).unwrap_err();
+    assert!(matches!(error, TaskError::InstructionTooLong { bytes: 10_000_000, .. }), "{error}");
+    assert!(error.hint().unwrap().contains("`files`"));
+}
+
+#[test]
+fn limits_that_are_no_limits_are_errors() {
+    for value in ["nan", "inf", "-1.0", "0.0", "1e300"] {
+        let error = toml_error(&format!("instruction = 'x'\n[limits]\nagent_timeout_s = {value}"));
+        let TaskError::BadValue { path, .. } = &error else { panic!("{value}: {error}") };
+        assert_eq!(path, "limits.agent_timeout_s", "{value}");
+    }
+    for (line, path) in [
+        ("limits.cpus = 0.0", "limits.cpus"),
+        ("limits.memory_mb = 1", "limits.memory_mb"),
+        ("limits.pids = 0", "limits.pids"),
+        ("limits.max_calls = 0", "limits.max_calls"),
+        ("sampling.top_p = 0.0", "sampling.top_p"),
+        ("sampling.top_p = 1.5", "sampling.top_p"),
+        ("sampling.temperature = -0.1", "sampling.temperature"),
+        ("sampling.top_k = -2", "sampling.top_k"),
+        ("reward = { min = 1.0, max = 0.0 }", "reward"),
+        ("files.'../up' = ''", "files.\"../up\""),
+        ("files.'dir/' = ''", "files.\"dir/\""),
+        ("files.'a' = { base64 = '!' }", "files.\"a\""),
+        ("verify_files.'a' = { source = 'b' }", "verify_files.\"a\""),
+        ("env.'A=B' = ''", "env.\"A=B\""),
+        ("verify = [\"a\\u0000b\"]", "verify[0]"),
+        ("agent.name = ''", "agent.name"),
+    ] {
+        let error = toml_error(&format!("instruction = 'x'\n{line}"));
+        let TaskError::BadValue { path: found, .. } = &error else { panic!("{line}: {error}") };
+        assert_eq!(found, path, "{line}");
+    }
+}
+
+#[test]
+fn text_that_is_no_toml_or_json_or_no_table_is_an_error_with_its_line() {
+    let error = toml_error("instruction = 'x'\nsetup = [");
+    assert!(error.to_string().contains("line 2"), "{error}");
+    assert!(matches!(json_error("{"), TaskError::Json(_)));
+    assert!(matches!(json_error(r#"{"instruction": "x", "limits": {"cpus": 1e999}}"#), TaskError::Json(_)));
+    assert!(matches!(json_error("[]"), TaskError::NotATable));
+}
+
+#[test]
+fn the_tables_of_known_keys_are_those_of_the_types() {
+    for (path, keys) in KEYS {
+        let inner = serde_json::json!({ "no such key": 0 });
+        let value = match *path {
+            "" => inner,
+            path => serde_json::json!({ path: inner }),
+        };
+        let message = serde_json::from_value::<Task>(value).unwrap_err().to_string();
+        let (_, expected) = message.split_once("expected one of").or(message.split_once("expected")).unwrap();
+        let of_type: BTreeSet<&str> = expected.split('`').skip(1).step_by(2).collect();
+        assert_eq!(of_type, keys.iter().copied().collect(), "{path}: {message}");
+    }
+}

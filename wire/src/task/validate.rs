@@ -1,0 +1,158 @@
+use super::{Task, TaskError};
+use crate::sampling::Sampling;
+use std::collections::BTreeMap;
+
+/// Bytes that an instruction may have.
+pub const INSTRUCTION_MAX_BYTES: usize = 4 << 20;
+
+/// Seconds that a stage may last: thirty days.
+pub const TIMEOUT_MAX_S: f64 = 30.0 * 24.0 * 3600.0;
+
+impl Task {
+    /// Checks what types cannot say. A task that was read from text has passed this.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place in the task.
+    pub fn validate(&self) -> Result<(), TaskError> {
+        if self.instruction.trim().is_empty() {
+            return Err(TaskError::NoInstruction);
+        }
+        if self.instruction.len() > INSTRUCTION_MAX_BYTES {
+            let bytes = self.instruction.len();
+            return Err(TaskError::InstructionTooLong { bytes, limit: INSTRUCTION_MAX_BYTES });
+        }
+        commands("setup", &self.setup)?;
+        commands("verify", &self.verify)?;
+        for (key, files) in [("files", &self.files), ("verify_files", &self.verify_files)] {
+            for (path, content) in files {
+                let at = format!("{key}.\"{path}\"");
+                file_path(&at, path)?;
+                content.bytes().map_err(|error| bad(&at, error.to_string()))?;
+            }
+        }
+        environment("env", &self.env)?;
+        environment("agent.env", &self.agent.env)?;
+        if self.agent.name.is_empty() {
+            return Err(bad("agent.name", "is empty"));
+        }
+        self.limits.validate()?;
+        self.sampling.validate("sampling")?;
+        let range = self.reward;
+        if !(range.min.is_finite() && range.max.is_finite() && range.min < range.max) {
+            return Err(bad("reward", format!("goes from {} to {}, which is no range", range.min, range.max)));
+        }
+        Ok(())
+    }
+}
+
+impl super::Limits {
+    fn validate(&self) -> Result<(), TaskError> {
+        for (key, value) in [
+            ("boot_timeout_s", self.boot_timeout_s),
+            ("setup_timeout_s", self.setup_timeout_s),
+            ("agent_timeout_s", self.agent_timeout_s),
+            ("verify_timeout_s", self.verify_timeout_s),
+            ("collect_timeout_s", self.collect_timeout_s),
+        ] {
+            if !(value > 0.0 && value <= TIMEOUT_MAX_S) {
+                let problem = format!("is {value}, not over 0 and at most {TIMEOUT_MAX_S} seconds");
+                return Err(bad(&format!("limits.{key}"), problem));
+            }
+        }
+        if !(self.cpus > 0.0 && self.cpus <= 4096.0) {
+            return Err(bad("limits.cpus", format!("is {}, not over 0 and at most 4096", self.cpus)));
+        }
+        for (key, value, least, most) in [
+            ("memory_mb", self.memory_mb, 16, 16 << 20),
+            ("pids", self.pids, 8, 1 << 22),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(bad(&format!("limits.{key}"), format!("is {value}, not from {least} to {most}")));
+            }
+        }
+        for (key, value) in [
+            ("max_calls", self.max_calls),
+            ("max_prompt_tokens", self.max_prompt_tokens),
+            ("max_completion_tokens", self.max_completion_tokens),
+        ] {
+            if value == Some(0) {
+                return Err(bad(&format!("limits.{key}"), "is 0, with which nothing can be done"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sampling {
+    /// Checks that each parameter is a number that samplers know. `path` is where they stand, for errors.
+    ///
+    /// # Errors
+    /// The first that is not, with its place.
+    pub fn validate(&self, path: &str) -> Result<(), TaskError> {
+        for (key, value, least, most) in [
+            ("temperature", self.temperature, 0.0, 100.0),
+            ("top_p", self.top_p, f64::MIN_POSITIVE, 1.0),
+            ("min_p", self.min_p, 0.0, 1.0),
+            ("presence_penalty", self.presence_penalty, -2.0, 2.0),
+            ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
+            ("repetition_penalty", self.repetition_penalty, f64::MIN_POSITIVE, 100.0),
+        ] {
+            if let Some(value) = value
+                && !(least..=most).contains(&value)
+            {
+                let least = if least == f64::MIN_POSITIVE { "over 0".into() } else { format!("at least {least}") };
+                return Err(bad(&format!("{path}.{key}"), format!("is {value}, not {least} and at most {most}")));
+            }
+        }
+        if let Some(top_k) = self.top_k
+            && top_k < -1
+        {
+            return Err(bad(&format!("{path}.top_k"), format!("is {top_k}, not -1, 0 or more")));
+        }
+        Ok(())
+    }
+}
+
+fn commands(key: &str, commands: &[String]) -> Result<(), TaskError> {
+    for (index, command) in commands.iter().enumerate() {
+        if command.contains('\0') {
+            return Err(bad(&format!("{key}[{index}]"), "has a NUL character, which no command can have"));
+        }
+        // The kernel's limit for one argument; a longer one fails with a message that explains nothing.
+        if command.len() >= 128 * 1024 {
+            let problem = format!("has {} bytes, over the limit of 131071; put it into `files`", command.len());
+            return Err(bad(&format!("{key}[{index}]"), problem));
+        }
+    }
+    Ok(())
+}
+
+fn file_path(at: &str, path: &str) -> Result<(), TaskError> {
+    if path.is_empty() || path.ends_with('/') {
+        return Err(bad(at, "names no file"));
+    }
+    if path.contains('\0') {
+        return Err(bad(at, "has a NUL character in its path"));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(bad(at, "has `..` in its path; write it absolute, or below the working directory"));
+    }
+    Ok(())
+}
+
+fn environment(path: &str, variables: &BTreeMap<String, String>) -> Result<(), TaskError> {
+    for (name, value) in variables {
+        let at = format!("{path}.\"{name}\"");
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(bad(&at, "is not a name of an environment variable"));
+        }
+        if value.contains('\0') {
+            return Err(bad(&at, "has a NUL character, which no environment variable can have"));
+        }
+    }
+    Ok(())
+}
+
+fn bad(path: &str, problem: impl Into<String>) -> TaskError {
+    TaskError::BadValue { path: path.into(), problem: problem.into() }
+}
