@@ -1,0 +1,377 @@
+//! Sampled tokens to reasoning, content and tool calls, as they stream: what vLLM's Qwen3 reasoning parser and its Hermes
+//! tool parser give out, token by token.
+//!
+//! What is given out lags what was sampled: half a character waits for the other half, a tool's name for the comma after
+//! it, and text that may be the start of a stop string for what follows.
+
+use super::{Tokenizer, special};
+use std::collections::VecDeque;
+
+/// What a token, or a few together, added to the reply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Delta {
+    /// More content.
+    pub content: Option<String>,
+    /// More reasoning.
+    pub reasoning: Option<String>,
+    /// More of the tool calls.
+    pub tool_calls: Vec<ToolDelta>,
+}
+
+/// What was added to a tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ToolDelta {
+    /// Which call, from 0.
+    pub index: usize,
+    /// Its name or more of its arguments.
+    pub part: ToolPart,
+}
+
+/// A part of a tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ToolPart {
+    /// The name, said once and first.
+    Name(String),
+    /// More of the text of the arguments, as sampled.
+    Arguments(String),
+}
+
+impl Delta {
+    fn push_content(&mut self, text: &str) {
+        self.content.get_or_insert_default().push_str(text);
+    }
+
+    fn push_reasoning(&mut self, text: &str) {
+        self.reasoning.get_or_insert_default().push_str(text);
+    }
+
+    fn push_arguments(&mut self, index: usize, text: &str) {
+        match self.tool_calls.last_mut() {
+            Some(ToolDelta {
+                index: last,
+                part: ToolPart::Arguments(arguments),
+            }) if *last == index => {
+                arguments.push_str(text);
+            }
+            _ => self.tool_calls.push(ToolDelta {
+                index,
+                part: ToolPart::Arguments(text.into()),
+            }),
+        }
+    }
+}
+
+/// A piece of the sampled text.
+#[derive(Clone, Debug)]
+enum Piece {
+    /// A special token.
+    Special(&'static str),
+    /// Whole characters.
+    Text(String),
+}
+
+impl Piece {
+    fn text(&self) -> &str {
+        match self {
+            Self::Special(text) => text,
+            Self::Text(text) => text,
+        }
+    }
+}
+
+/// Which part of the reply text belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Reasoning,
+    Content,
+    Call(CallParser),
+}
+
+/// Reads sampled tokens and says what each adds to the reply.
+#[derive(Debug)]
+pub(super) struct Parser {
+    place: Place,
+    /// Number of tool calls begun.
+    calls: usize,
+    /// Bytes of a character that is not whole yet.
+    partial: Vec<u8>,
+    /// Pieces held back, in case they are the start of a stop string.
+    held: VecDeque<Piece>,
+    /// Characters to hold back.
+    hold: usize,
+    /// Texts that end the turn.
+    stop: Vec<String>,
+    /// The stop string that was met.
+    stopped: Option<String>,
+    reasoning_tokens: usize,
+}
+
+impl Parser {
+    /// A parser of a turn that begins with reasoning or with content, and ends early at any of the `stop` texts.
+    pub(super) fn new(starts_thinking: bool, stop: &[String]) -> Self {
+        let longest = stop.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+        Self {
+            place: if starts_thinking {
+                Place::Reasoning
+            } else {
+                Place::Content
+            },
+            calls: 0,
+            partial: Vec::new(),
+            held: VecDeque::new(),
+            hold: longest.saturating_sub(1),
+            stop: stop.to_vec(),
+            stopped: None,
+            reasoning_tokens: 0,
+        }
+    }
+
+    /// Reads a sampled token.
+    pub(super) fn push(&mut self, id: u32, delta: &mut Delta) {
+        let tokenizer = Tokenizer::get();
+        if let Some(special) = tokenizer.special_text(id) {
+            self.partial.clear();
+            self.held.push_back(Piece::Special(special));
+        } else {
+            self.reasoning_tokens += usize::from(self.place == Place::Reasoning);
+            self.partial
+                .extend_from_slice(tokenizer.bytes(id).unwrap_or_default());
+            let Ok(text) = std::str::from_utf8(&self.partial) else {
+                return;
+            };
+            self.held.push_back(Piece::Text(text.into()));
+            self.partial.clear();
+        }
+        self.find_stop();
+        let keep = if self.stopped.is_some() { 0 } else { self.hold };
+        self.release(keep, delta);
+    }
+
+    /// Gives out what was held back; the turn has ended. Half a character is lost.
+    pub(super) fn finish(&mut self, delta: &mut Delta) {
+        self.release(0, delta);
+    }
+
+    /// The stop string that was met, if one was; nothing more is to be sampled then.
+    pub(super) fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
+    }
+
+    /// Whether a tool was called.
+    pub(super) fn called_tools(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// Tokens sampled between the special tokens of reasoning.
+    pub(super) fn reasoning_tokens(&self) -> usize {
+        self.reasoning_tokens
+    }
+
+    /// Looks for a stop string that ends in the newest piece, and takes it and what follows out of what is held.
+    fn find_stop(&mut self) {
+        if self.stop.is_empty() || self.stopped.is_some() {
+            return;
+        }
+        let text: String = self.held.iter().map(Piece::text).collect();
+        let found = self
+            .stop
+            .iter()
+            .filter_map(|stop| Some((text.find(stop.as_str())?, stop)))
+            .min();
+        let Some((at, stop)) = found else { return };
+        self.stopped = Some(stop.clone());
+        let mut left = at;
+        let mut kept = VecDeque::new();
+        for piece in self.held.drain(..) {
+            let length = piece.text().len();
+            if length <= left {
+                left -= length;
+                kept.push_back(piece);
+            } else {
+                let text = piece.text().get(..left).unwrap_or_default();
+                if !text.is_empty() {
+                    kept.push_back(Piece::Text(text.into()));
+                }
+                break;
+            }
+        }
+        self.held = kept;
+    }
+
+    /// Gives out what is held, all but the last `keep` characters.
+    fn release(&mut self, keep: usize, delta: &mut Delta) {
+        let held: usize = self.held.iter().map(|piece| piece.text().chars().count()).sum();
+        let mut free = held.saturating_sub(keep);
+        while free > 0 {
+            match self.held.pop_front() {
+                None => return,
+                Some(Piece::Special(text)) if text.len() <= free => {
+                    free -= text.len();
+                    self.read_special(text, delta);
+                }
+                Some(special @ Piece::Special(_)) => {
+                    self.held.push_front(special);
+                    return;
+                }
+                Some(Piece::Text(text)) => {
+                    let end = text.char_indices().nth(free).map_or(text.len(), |(at, _)| at);
+                    let (now, later) = text.split_at_checked(end).unwrap_or((&text, ""));
+                    free -= now.chars().count();
+                    if !later.is_empty() {
+                        self.held.push_front(Piece::Text(later.into()));
+                    }
+                    self.read_text(now, delta);
+                }
+            }
+        }
+    }
+
+    fn read_special(&mut self, text: &str, delta: &mut Delta) {
+        match text {
+            special::THINK => self.place = Place::Reasoning,
+            special::THINK_END => self.place = Place::Content,
+            special::TOOL_CALL => self.place = Place::Call(CallParser::default()),
+            special::TOOL_CALL_END => self.place = Place::Content,
+            special::IM_END | special::END_OF_TEXT => {}
+            other => self.read_text(other, delta),
+        }
+    }
+
+    fn read_text(&mut self, text: &str, delta: &mut Delta) {
+        match &mut self.place {
+            Place::Reasoning => delta.push_reasoning(text),
+            // Between two calls and after the last, the parser gives out nothing.
+            Place::Content if self.calls > 0 => {}
+            Place::Content => delta.push_content(text),
+            Place::Call(call) => call.read(text, &mut self.calls, delta),
+        }
+    }
+}
+
+/// What is between the special tokens of a tool call: `{"name": "…", "arguments": {…}}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct CallParser {
+    /// The text before the arguments.
+    head: String,
+    name_said: bool,
+    arguments: Option<Arguments>,
+}
+
+/// How far the arguments have come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    ended: bool,
+    /// White space that waits for what follows it.
+    blank: String,
+}
+
+impl CallParser {
+    fn read(&mut self, text: &str, calls: &mut usize, delta: &mut Delta) {
+        let mut rest = text;
+        if self.arguments.is_none() {
+            self.head.push_str(text);
+            self.say_name(calls, delta);
+            let Some(start) = self.start_of_arguments() else {
+                return;
+            };
+            self.arguments = Some(Arguments::default());
+            let head = std::mem::take(&mut self.head);
+            // What precedes the arguments came before this text, or is its start.
+            let before_this = head.len() - text.len();
+            rest = text.get(start.saturating_sub(before_this)..).unwrap_or_default();
+        }
+        if let Some(arguments) = self.arguments.as_mut().filter(|_| self.name_said) {
+            let part = arguments.read(rest);
+            if !part.is_empty() {
+                delta.push_arguments(calls.saturating_sub(1), &part);
+            }
+        }
+    }
+
+    /// The name is said once the comma after it is there.
+    fn say_name(&mut self, calls: &mut usize, delta: &mut Delta) {
+        if self.name_said {
+            return;
+        }
+        let after = self
+            .head
+            .split_once("\"name\"")
+            .and_then(|(_, after)| after.trim_start().strip_prefix(':'));
+        let Some((name, rest)) = after.map(str::trim_start).and_then(read_string) else {
+            return;
+        };
+        if rest.trim_start().starts_with(',') {
+            self.name_said = true;
+            delta.tool_calls.push(ToolDelta {
+                index: *calls,
+                part: ToolPart::Name(name),
+            });
+            *calls += 1;
+        }
+    }
+
+    /// Where in the head the arguments begin, once their first character is there.
+    fn start_of_arguments(&self) -> Option<usize> {
+        const KEY: &str = "\"arguments\"";
+        let key_end = self.head.find(KEY)? + KEY.len();
+        let after = self
+            .head
+            .get(key_end..)?
+            .trim_start()
+            .strip_prefix(':')?
+            .trim_start();
+        if after.is_empty() {
+            None
+        } else {
+            Some(self.head.len() - after.len())
+        }
+    }
+}
+
+/// The JSON string at the start of a text, and what follows it; `None` where it is not whole.
+fn read_string(text: &str) -> Option<(String, &str)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<String>();
+    let value = values.next()?.ok()?;
+    let rest = text.get(values.byte_offset()..)?;
+    Some((value, rest))
+}
+
+impl Arguments {
+    /// What of a text belongs to the arguments and can be given out.
+    fn read(&mut self, text: &str) -> String {
+        let mut out = String::new();
+        for character in text.chars() {
+            if self.ended {
+                break;
+            }
+            if !self.in_string && character.is_whitespace() {
+                self.blank.push(character);
+                continue;
+            }
+            match character {
+                _ if self.escaped => self.escaped = false,
+                '\\' if self.in_string => self.escaped = true,
+                '"' => self.in_string = !self.in_string,
+                '{' | '[' if !self.in_string => self.depth += 1,
+                '}' | ']' if !self.in_string => match self.depth.checked_sub(1) {
+                    Some(depth) => {
+                        self.depth = depth;
+                        self.ended = depth == 0;
+                    }
+                    // The end of the call itself: the arguments were no object.
+                    None => {
+                        self.ended = true;
+                        break;
+                    }
+                },
+                _ => {}
+            }
+            out.push_str(&std::mem::take(&mut self.blank));
+            out.push(character);
+        }
+        out
+    }
+}
