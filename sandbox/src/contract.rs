@@ -1,3 +1,4 @@
+use crate::lease::LeaseError;
 use async_trait::async_trait;
 use bytes::Bytes;
 use dressage_wire::event::OutputStream;
@@ -17,13 +18,18 @@ pub trait Backend: Send + Sync {
     /// Its name in the registry.
     fn name(&self) -> &'static str;
 
+    /// Whether a sandbox can have its home at this absolute path. Where it cannot, tasks that name the path are to be
+    /// refused, since commands and prompts are never rewritten; [`SandboxSpec::home`] is then not looked at.
+    fn gives_home(&self, home: &str) -> bool;
+
     /// Makes a sandbox and returns when its home is there and commands can run. On failure nothing remains.
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
 
     /// Ids of the sandboxes that carry all of `labels`.
     async fn list(&self, labels: &BTreeMap<String, String>) -> Result<Vec<SandboxId>, SandboxError>;
 
-    /// Ends a sandbox and removes what is left of it. Nothing there is success.
+    /// Ends a sandbox and removes what is left of it. Nothing there is success; one that belongs to another living
+    /// process is an error.
     async fn delete(&self, id: SandboxId) -> Result<(), SandboxError>;
 }
 
@@ -72,7 +78,8 @@ pub struct Asset {
     pub host_path: PathBuf,
 }
 
-/// A place where commands run. Every operation of a killed sandbox is [`SandboxError::Gone`].
+/// A place where commands run. Every operation of a killed sandbox is [`SandboxError::Gone`]. Paths that are not
+/// absolute are under the home. Dropping the last handle ends the sandbox as [`Sandbox::kill`] does, in the background.
 #[async_trait]
 pub trait Sandbox: Send + Sync {
     /// Its id.
@@ -159,7 +166,7 @@ pub trait OutputSink: Send + Sync {
     fn write(&self, stream: OutputStream, bytes: &[u8]);
 }
 
-/// A running program.
+/// A running program. Dropping this does not end it.
 #[async_trait]
 pub trait Process: Send + Sync {
     /// Waits for the end. Can be dropped and called again.
@@ -224,6 +231,33 @@ pub enum SandboxError {
         /// Why.
         #[source]
         source: Option<std::io::Error>,
+    },
+    /// Its lease could not be written.
+    #[error("sandbox {id} could not be leased")]
+    Lease {
+        /// Which.
+        id: SandboxId,
+        /// Why.
+        #[source]
+        source: LeaseError,
+    },
+    /// Its processes have ended, but something of it is left; the next sweep tries again.
+    #[error("sandbox {id} could not be removed entirely")]
+    Left {
+        /// Which.
+        id: SandboxId,
+        /// What is left, and why.
+        #[source]
+        source: Arc<LeaseError>,
+    },
+    /// The leases could not be read.
+    #[error("the sandboxes of backend `{backend}` could not be listed")]
+    List {
+        /// Its name.
+        backend: &'static str,
+        /// Why.
+        #[source]
+        source: LeaseError,
     },
     /// It has ended, or its connection has.
     #[error("sandbox {id} is gone: {reason}")]

@@ -1,6 +1,41 @@
 //! Sandboxes for agents: one contract, one file a backend.
+//!
+//! [`registry`] lists the backends; each makes [`Sandbox`]es that keep the promises of the [contract](Backend). What
+//! is made outside this process is leased first ([`lease`]), so that whatever happens to the process, the next one removes it.
 
 /// The contract that every backend keeps.
 mod contract;
 
+/// What a backend is given to work with.
+mod config;
+
+/// The backends, and the table of them.
+mod backends;
+
+/// Who owns what outside the process, and how what the dead left is removed.
+pub mod lease;
+
+/// Control groups: limits, and an end for every process in one.
+mod cgroup;
+
+/// User ids for sandboxes that root makes.
+mod uid;
+
+/// What a sandbox has outside the process.
+mod estate;
+
+/// What has no safe form.
+mod kernel;
+
+/// Starts programs from a thread that outlives them.
+mod spawn;
+
+/// Whether a sandbox lives, and its end.
+mod life;
+
+/// Removes trees that agents made, whatever they look like.
+mod removal;
+
+pub use backends::{BackendEntry, Fact, Report, by_name, registry};
+pub use config::BackendConfig;
 pub use contract::*;

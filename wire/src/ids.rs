@@ -63,3 +63,7 @@ id! {
     /// One process that owns sandboxes and rollouts, for as long as it holds its lock.
     OwnerId
 }
+id! {
+    /// One data directory, whichever processes use it.
+    InstallationId
+}

@@ -1,0 +1,159 @@
+use crate::SandboxError;
+use crate::cgroup::{Cgroup, Hierarchies};
+use crate::lease::{Lease, LeaseError, LeasedProcess, Owner};
+use crate::uid::UidLock;
+use crate::{SandboxSpec, Size};
+use dressage_wire::ids::SandboxId;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a sandbox has on this machine besides its processes: lease, home, control group, user id. All of it is removed
+/// when this is dropped, at the latest; hence whoever still has a process in it holds it.
+#[derive(Debug)]
+pub(crate) struct Estate {
+    owner: Arc<Owner>,
+    lease: Mutex<Lease>,
+    home: PathBuf,
+    cgroup: Cgroup,
+    uid: Option<UidLock>,
+    cleared: Mutex<bool>,
+}
+
+/// Whether processes get a user id of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// One for this sandbox alone, if this process may give it one.
+    Own,
+    /// That of this process.
+    Shared,
+}
+
+impl Estate {
+    /// Leases, then makes, what `spec` needs. On failure nothing remains. Blocks a little: it syncs the lease.
+    pub(crate) fn make(
+        owner: &Arc<Owner>,
+        backend: &'static str,
+        spec: &SandboxSpec,
+        identity: Identity,
+        hierarchies: &Hierarchies,
+    ) -> Result<Self, SandboxError> {
+        let data_dir = owner.data_dir();
+        let failed = |step: &str| {
+            let step = step.to_owned();
+            move |source: io::Error| SandboxError::Create { step, source: Some(source) }
+        };
+        let uid = match identity {
+            Identity::Own if nix::unistd::geteuid().is_root() => {
+                Some(UidLock::take(data_dir).map_err(failed("take a user id"))?)
+            }
+            _ => None,
+        };
+        let homes = Lease::homes_directory(data_dir);
+        let home = homes.join(spec.id.to_string());
+        let name = format!("dressage-{}", spec.id);
+        let mut lease = Lease::new(owner, spec.id, backend, spec.labels.clone());
+        lease.home = Some(home.clone());
+        lease.uid = uid.as_ref().map(UidLock::uid);
+        lease.cgroups = Cgroup::plan(hierarchies, &name);
+        lease.write(data_dir).map_err(|source| SandboxError::Lease {
+            id: spec.id,
+            source,
+        })?;
+        // From here on dropping the estate removes what was made.
+        let mut estate = Self {
+            owner: Arc::clone(owner),
+            lease: Mutex::new(lease),
+            home,
+            cgroup: Cgroup::default(),
+            uid,
+            cleared: Mutex::new(false),
+        };
+        let made = make_home(&homes, &estate.home, estate.uid()).map_err(failed("make the home"));
+        let made = made.and_then(|()| {
+            estate.cgroup = Cgroup::make(hierarchies, &name, spec.size).map_err(failed("set its limits"))?;
+            Ok(())
+        });
+        match made {
+            Ok(()) => Ok(estate),
+            Err(error) => {
+                let _ = estate.clear();
+                Err(error)
+            }
+        }
+    }
+
+    /// Its home on this machine.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// The user id of its own, where it has one.
+    pub(crate) fn uid(&self) -> Option<u32> {
+        self.uid.as_ref().map(UidLock::uid)
+    }
+
+    /// See [`Cgroup::entrances`].
+    pub(crate) fn entrances(&self) -> io::Result<Vec<File>> {
+        self.cgroup.entrances()
+    }
+
+    /// Adds the outermost processes to the lease, in place of those named before.
+    pub(crate) fn name_processes(&self, pids: &[i32]) -> Result<(), LeaseError> {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.processes = pids.iter().filter_map(|pid| LeasedProcess::of(*pid)).collect();
+        lease.update(self.owner.data_dir())
+    }
+
+    /// Removes everything, once. Blocks for as long as that takes.
+    pub(crate) fn clear(&self) -> Result<(), LeaseError> {
+        let mut cleared = self.cleared.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*cleared {
+            self.lease.lock().unwrap_or_else(PoisonError::into_inner).clear(self.owner.data_dir())?;
+            *cleared = true;
+        }
+        Ok(())
+    }
+
+    fn id(&self) -> SandboxId {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner).sandbox
+    }
+}
+
+impl Drop for Estate {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            tracing::warn!(
+                sandbox.id = %self.id(),
+                error = &error as &dyn std::error::Error,
+                "a sandbox could not be removed; the next sweep tries again"
+            );
+        }
+    }
+}
+
+fn make_home(homes: &Path, home: &Path, uid: Option<u32>) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o711).create(homes)?;
+    DirBuilder::new().mode(0o700).create(home)?;
+    if let Some(uid) = uid {
+        chown(home, Some(uid), Some(uid))?;
+    }
+    Ok(())
+}
+
+/// Checks that numbers make sense before the kernel refuses them in its own words.
+pub(crate) fn check_size(backend: &'static str, size: Size) -> Result<(), SandboxError> {
+    let unsupported = |what: String| Err(SandboxError::Unsupported { backend, what });
+    if size.memory_bytes < 16 << 20 {
+        return unsupported(format!("a sandbox with {} bytes of memory (16 MB at least)", size.memory_bytes));
+    }
+    if !size.cpus.is_finite() || size.cpus < 0.01 {
+        return unsupported(format!("a sandbox with {} processor cores (0.01 at least)", size.cpus));
+    }
+    if size.pids < 8 {
+        return unsupported(format!("a sandbox with {} processes (8 at least)", size.pids));
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+#![expect(
+    unsafe_code,
+    reason = "what must be done between fork and exec, and the system calls on process descriptors, have no safe form"
+)]
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// What a child does to itself between fork and exec.
+#[derive(Debug, Default)]
+pub(crate) struct ChildSetup {
+    /// Descriptors that survive the exec, under the numbers they have.
+    pub(crate) inherited: Vec<OwnedFd>,
+    /// `cgroup.procs` of the groups it moves into.
+    pub(crate) cgroups: Vec<File>,
+    /// The user and group that it becomes, without supplementary groups.
+    pub(crate) identity: Option<u32>,
+    /// Whether it dies with the thread that started it.
+    pub(crate) death: Death,
+}
+
+/// Whether a child dies with the thread that started it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// It sees to that itself.
+    #[default]
+    OwnAffair,
+    /// It gets SIGKILL.
+    WithParent,
+}
+
+/// Has `command` do `setup` in its children. `setup` lives as long as `command`.
+pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
+    let prepare = move || {
+        for file in &setup.cgroups {
+            nix::unistd::write(file, b"0")?;
+        }
+        if let Some(id) = setup.identity {
+            setgroups(&[])?;
+            setgid(Gid::from_raw(id))?;
+            setuid(Uid::from_raw(id))?;
+        }
+        umask(Mode::S_IWGRP | Mode::S_IWOTH);
+        if setup.death == Death::WithParent {
+            // After setuid, which clears it.
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        }
+        for fd in &setup.inherited {
+            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only. It does not allocate, lock or panic, so it may run after a fork of
+    // a process with several threads. Errors are made from numbers, without allocation.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Opens a descriptor of a process, by which it can be waited for and signalled without being confused with another.
+pub(crate) fn open_process(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: takes two integers, and returns a new descriptor or an error.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made for us, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends SIGKILL to the process behind a descriptor. One that has ended is no error.
+pub(crate) fn kill_process(process: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes integers and a null pointer, which stands for "no details".
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            libc::SIGKILL,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            error => Err(error),
+        },
+    }
+}

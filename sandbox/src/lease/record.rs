@@ -1,0 +1,209 @@
+use super::{LeaseError, Owner};
+use crate::cgroup::Cgroup;
+use crate::removal::remove_tree;
+use dressage_wire::ids::{InstallationId, OwnerId, SandboxId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// What a sandbox has outside the process, written down before it is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The data directory it is under.
+    pub installation: InstallationId,
+    /// Whose it is.
+    pub owner: OwnerId,
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Name of the backend that makes it.
+    pub backend: String,
+    /// Carried for [`crate::Backend::list`].
+    pub labels: BTreeMap<String, String>,
+    /// Its home on this machine.
+    pub home: Option<PathBuf>,
+    /// The user on this machine that its processes run as, where it has one of its own.
+    pub uid: Option<u32>,
+    /// Its control groups, one a hierarchy.
+    pub cgroups: Vec<PathBuf>,
+    /// Its outermost processes; ending them ends the rest.
+    pub processes: Vec<LeasedProcess>,
+}
+
+/// A process, told from a later one with the same number by when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeasedProcess {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in clock ticks after boot.
+    pub start_ticks: u64,
+}
+
+impl LeasedProcess {
+    /// The process that has this number now.
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name is in parentheses and may hold anything; field 22 is the start, the 20th after it.
+        let start_ticks = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+        Some(Self { pid, start_ticks })
+    }
+
+    fn end(self) {
+        if Self::of(self.pid) == Some(self) {
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(self.pid),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+    }
+}
+
+impl Lease {
+    /// A lease on nothing yet.
+    #[must_use]
+    pub fn new(owner: &Owner, sandbox: SandboxId, backend: &str, labels: BTreeMap<String, String>) -> Self {
+        Self {
+            installation: owner.installation(),
+            owner: owner.id(),
+            sandbox,
+            backend: backend.to_owned(),
+            labels,
+            home: None,
+            uid: None,
+            cgroups: Vec::new(),
+            processes: Vec::new(),
+        }
+    }
+
+    /// Where homes are kept.
+    #[must_use]
+    pub fn homes_directory(data_dir: &Path) -> PathBuf {
+        data_dir.join("homes")
+    }
+
+    /// Writes the lease so that it survives the machine. To be done before anything it names is made.
+    ///
+    /// # Errors
+    /// [`LeaseError::File`].
+    pub fn write(&self, data_dir: &Path) -> Result<(), LeaseError> {
+        self.put(data_dir, true)
+    }
+
+    /// Adds what has become known since, such as process numbers. These end with the machine, hence nothing is synced.
+    ///
+    /// # Errors
+    /// [`LeaseError::File`].
+    pub fn update(&self, data_dir: &Path) -> Result<(), LeaseError> {
+        self.put(data_dir, false)
+    }
+
+    fn put(&self, data_dir: &Path, sync: bool) -> Result<(), LeaseError> {
+        let path = lease_path(data_dir, self.sandbox);
+        let fresh = path.with_extension("new");
+        let failed = |operation, source| LeaseError::File { operation, path: path.clone(), source };
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|source| LeaseError::Malformed { path: path.clone(), source: Box::new(source) })?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&fresh)
+            .map_err(|source| failed("create", source))?;
+        file.write_all(&text).map_err(|source| failed("write", source))?;
+        if sync {
+            file.sync_all().map_err(|source| failed("write", source))?;
+        }
+        std::fs::rename(&fresh, &path).map_err(|source| failed("write", source))?;
+        if sync && let Some(directory) = path.parent() {
+            File::open(directory)
+                .and_then(|directory| directory.sync_all())
+                .map_err(|source| failed("write", source))?;
+        }
+        Ok(())
+    }
+
+    /// The lease of one sandbox.
+    ///
+    /// # Errors
+    /// [`LeaseError`] where it is there but cannot be read.
+    pub fn find(data_dir: &Path, sandbox: SandboxId) -> Result<Option<Self>, LeaseError> {
+        let path = lease_path(data_dir, sandbox);
+        match std::fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|source| LeaseError::Malformed { path, source: Box::new(source) }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(LeaseError::File { operation: "read", path, source }),
+        }
+    }
+
+    /// All leases under a data directory, whoever holds them, oldest first; those that cannot be read are errors
+    /// beside them.
+    ///
+    /// # Errors
+    /// [`LeaseError::File`] where the directory cannot be read.
+    pub fn all(data_dir: &Path) -> Result<(Vec<Self>, Vec<LeaseError>), LeaseError> {
+        let directory = leases_directory(data_dir);
+        let entries = match std::fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
+            Err(source) => return Err(LeaseError::File { operation: "read", path: directory, source }),
+        };
+        let mut sandboxes: Vec<SandboxId> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".json")?.parse().ok())
+            .collect();
+        sandboxes.sort();
+        let (mut leases, mut unreadable) = (Vec::new(), Vec::new());
+        for sandbox in sandboxes {
+            match Self::find(data_dir, sandbox) {
+                Ok(lease) => leases.extend(lease),
+                Err(error) => unreadable.push(error),
+            }
+        }
+        Ok((leases, unreadable))
+    }
+
+    /// Removes everything that the lease names, then the lease. What is gone already is no error. Blocks for as long
+    /// as the removal of the files takes.
+    ///
+    /// # Errors
+    /// [`LeaseError`] where something is left; the lease then stays, for the next sweep.
+    pub fn clear(&self, data_dir: &Path) -> Result<(), LeaseError> {
+        for process in &self.processes {
+            process.end();
+        }
+        for path in &self.cgroups {
+            Cgroup::remove(path)?;
+        }
+        if let Some(home) = &self.home {
+            // A lease is ours, but a home is removed as root: nothing outside our own folder ever is.
+            if home.parent() == Some(Self::homes_directory(data_dir).as_path()) {
+                remove_tree(home).map_err(|source| LeaseError::File {
+                    operation: "remove",
+                    path: home.clone(),
+                    source,
+                })?;
+            }
+        }
+        let path = lease_path(data_dir, self.sandbox);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(LeaseError::File { operation: "remove", path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn leases_directory(data_dir: &Path) -> PathBuf {
+    data_dir.join("leases")
+}
+
+fn lease_path(data_dir: &Path, sandbox: SandboxId) -> PathBuf {
+    leases_directory(data_dir).join(format!("{sandbox}.json"))
+}

@@ -1,0 +1,74 @@
+use crate::kernel::{ChildSetup, set_up};
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::sync::{OnceLock, mpsc};
+use tokio::sync::oneshot;
+
+/// A program to be started by the [spawner](spawn).
+pub(crate) struct Launch {
+    /// Program, arguments, environment. Its own process group, so that Ctrl-C at a terminal does not reach it.
+    pub(crate) command: Command,
+    /// What it does to itself before it becomes the program.
+    pub(crate) setup: ChildSetup,
+    /// Held until it runs, or is known not to: what must not be removed under its feet.
+    pub(crate) holds: Box<dyn std::any::Any + Send>,
+}
+
+/// A child that is killed and waited for when it is dropped.
+#[derive(Debug)]
+pub(crate) struct OwnedChild(Option<Child>);
+
+impl OwnedChild {
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.0.as_ref().and_then(|child| i32::try_from(child.id()).ok())
+    }
+
+    /// What it wrote to standard error, once it has ended.
+    pub(crate) fn take_stderr(&mut self) -> Option<std::process::ChildStderr> {
+        self.0.as_mut()?.stderr.take()
+    }
+}
+
+impl Drop for OwnedChild {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+type Job = (Launch, oneshot::Sender<io::Result<OwnedChild>>);
+
+/// Starts a program from one thread that lives as long as the process.
+///
+/// A child's parent-death signal fires when the *thread* that started it ends, and threads of a runtime's pool end
+/// when they are idle: sandboxes would die at random.
+pub(crate) async fn spawn(launch: Launch) -> io::Result<OwnedChild> {
+    static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+    let jobs = match SPAWNER.get() {
+        Some(jobs) => jobs,
+        None => {
+            let (sender, receiver) = mpsc::channel();
+            std::thread::Builder::new().name("spawner".into()).spawn(move || run(&receiver))?;
+            // If another thread was first, this one's spawner ends with its sender, having started nothing.
+            SPAWNER.get_or_init(|| sender)
+        }
+    };
+    let (reply, child) = oneshot::channel();
+    jobs.send((launch, reply)).map_err(|_| io::Error::other("the spawner thread has ended"))?;
+    child.await.map_err(|_| io::Error::other("the spawner thread has ended"))?
+}
+
+fn run(jobs: &mpsc::Receiver<Job>) {
+    while let Ok((launch, reply)) = jobs.recv() {
+        let Launch { mut command, setup, holds } = launch;
+        set_up(&mut command, setup);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn().map(|child| OwnedChild(Some(child)));
+        // If nobody waits any more, the child ends here, before what it stands on is let go.
+        let _ = reply.send(child);
+        drop(holds);
+    }
+}
