@@ -1,5 +1,76 @@
 //! The gateway that agents' calls pass through, as a library; and what the program `dressage-tap` does inside
 //! sandboxes.
+//!
+//! An [`Upstream`] is a model server that can be sent to. A [`Session`] is what the calls of one rollout have in common:
+//! it serves connections and relay channels, and hands each call to its [`CallSink`] exactly once.
 
 /// The command line of `dressage-tap`: `relay`, `init`, `proxy`.
 pub mod cli;
+
+/// A model server, as configured.
+pub mod endpoint;
+
+/// Which addresses may be connected to.
+pub mod address;
+
+/// From a host's name to its addresses.
+mod resolve;
+
+/// Connections: TCP, proxies, TLS.
+mod connect;
+
+/// Why an endpoint gave no reply.
+mod failure;
+
+/// A model server that can be sent to.
+pub mod upstream;
+
+/// What a rollout may spend.
+pub mod budget;
+
+/// Where calls go when they are over.
+pub mod sink;
+
+/// What the calls of one rollout have in common.
+pub mod session;
+
+/// The life of a call, on one page.
+mod forward;
+
+/// The body of a request, read within limits.
+mod request;
+
+/// A call that is not over, and how it comes to be recorded.
+mod open_call;
+
+/// What a request becomes for the endpoint, and what comes of sending it.
+mod send;
+
+/// What the tap itself says to agents.
+mod answer;
+
+/// The body of a reply to the agent.
+mod reply;
+
+/// An endpoint's stream on its way to the agent.
+mod stream;
+
+/// The list of models.
+mod models;
+
+/// One HTTP/1.1 connection.
+mod connection;
+
+/// Many connections over the one channel of a relay.
+pub mod channel;
+
+/// Connections through a listener.
+pub mod gateway;
+
+pub use budget::{Budgets, SpentBudget};
+pub use channel::ChannelEnd;
+pub use endpoint::{Endpoint, EndpointError};
+pub use gateway::{AllowedHosts, Gateway, Health};
+pub use session::{Session, SessionConfig};
+pub use sink::CallSink;
+pub use upstream::Upstream;

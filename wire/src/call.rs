@@ -131,6 +131,8 @@ pub enum CallEnd {
     DownstreamGone,
     /// A budget answered in the endpoint's place.
     Budget,
+    /// The tap itself refused it, as too large or as no valid request; nothing was sent.
+    Refused,
 }
 
 /// Who made a call, and what for.
