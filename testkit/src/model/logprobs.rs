@@ -41,8 +41,8 @@ pub(super) enum Logprob {
 }
 
 /// Stand-ins for what JSON has no number for; [`with_bad_numbers`] puts the words in their place.
-const NAN_MARK: (f64, &str) = (-8.25e88, "-8.25e88");
-const NEGATIVE_INFINITY_MARK: (f64, &str) = (-8.25e99, "-8.25e99");
+const NAN_MARK: (f64, &str) = (-825_825_825.5, "-825825825.5");
+const NEGATIVE_INFINITY_MARK: (f64, &str) = (-826_826_826.5, "-826826826.5");
 
 impl Serialize for Logprob {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

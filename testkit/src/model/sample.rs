@@ -68,7 +68,9 @@ impl Sampler {
             logprob: self.logprob(position, id),
         };
         let vocabulary = u64::from(Tokenizer::get().vocabulary_size());
-        let mut logprob = sampled.logprob.min(-5.2);
+        // Each step down is over ln 2, so that the others together stay below what the sampled token leaves.
+        let rest = (-f64::from(sampled.logprob).exp_m1()).ln() as f32;
+        let mut logprob = sampled.logprob.min(rest);
         let others = (1_u64..).map(|rank| {
             let draw = mix(self.key ^ mix(position as u64) ^ (rank << 40));
             (u32::try_from(draw % vocabulary).unwrap_or(0), draw)
@@ -77,7 +79,7 @@ impl Sampler {
             .filter(|&(other, _)| other != id)
             .take(count.saturating_sub(1))
             .map(|(other, draw)| {
-                logprob -= 0.05 + unit(draw);
+                logprob -= 0.7 + unit(draw);
                 Alternative { id: other, logprob }
             });
         std::iter::once(sampled).chain(others).take(count).collect()
