@@ -24,6 +24,9 @@ pub mod sse;
 /// Where the members of a JSON text are, found without building a tree.
 pub mod scan;
 
+/// What the tap tells a dialect of a call, and what the dialect tells it back.
+pub mod capture;
+
 /// The dialects agents speak to their models: editing requests, reading and stripping replies.
 pub mod dialect;
 

@@ -1,0 +1,20 @@
+//! What the tap tells a dialect about a call, and what the dialect tells it back: rules and facts of the request, what
+//! was captured of the reply, what an endpoint refuses, and who made the call.
+//!
+//! Nothing here knows the members of any one dialect; [`crate::dialect`] holds those.
+
+/// What is to be done to a request, and what came of it.
+pub mod request;
+
+/// What a reply was worth.
+pub mod captured;
+
+/// What an endpoint will not take.
+pub mod refusal;
+
+/// Who made a call, told from its headers and its first words.
+pub mod signs;
+
+pub use captured::{Captured, StreamEnd, StreamError, StreamSeen};
+pub use request::{Ask, Prepared, RequestError, RequestFacts, RequestRules};
+pub use signs::{AgentSigns, AuxiliarySign, classify};

@@ -1,0 +1,409 @@
+use super::body::Body;
+use crate::call::Change;
+use crate::capture::{Ask, Prepared, RequestError, RequestFacts, RequestRules};
+use crate::sampling::Sampling;
+use crate::scan::{Reader, canonical, decode_string, parse_f64, parse_u64, string_body};
+use crate::task::CaptureMode;
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+/// What a retry may change.
+const NOT_IN_RETRY_KEY: [&str; 4] = ["stream", "stream_options", "max_tokens", "max_completion_tokens"];
+
+/// What a refusal can never take out or rename.
+pub(super) const NEVER_CHANGED: [&str; 4] = ["model", "messages", "tools", "stream"];
+
+/// Members by which a request bends the distribution, each with the number that leaves it as it is. `null`, `false`, 0
+/// and empty values leave it so too.
+const ALTERS_SAMPLING: [(&str, f64); 29] = [
+    ("logit_bias", 0.0),
+    ("structured_outputs", 0.0),
+    ("guided_json", 0.0),
+    ("guided_regex", 0.0),
+    ("guided_choice", 0.0),
+    ("guided_grammar", 0.0),
+    ("grammar", 0.0),
+    ("json_schema", 0.0),
+    ("regex", 0.0),
+    ("ebnf", 0.0),
+    ("structural_tag", 0.0),
+    ("bad_words", 0.0),
+    ("allowed_token_ids", 0.0),
+    ("min_tokens", 0.0),
+    ("ignore_eos", 0.0),
+    ("logits_processors", 0.0),
+    ("use_beam_search", 0.0),
+    ("best_of", 1.0),
+    ("typical_p", 1.0),
+    ("top_n_sigma", -1.0),
+    ("top_a", 0.0),
+    ("tfs_z", 1.0),
+    ("xtc_probability", 0.0),
+    ("mirostat", 0.0),
+    ("dry_multiplier", 0.0),
+    ("dynatemp_range", 0.0),
+    ("epsilon_cutoff", 0.0),
+    ("eta_cutoff", 0.0),
+    ("samplers", 0.0),
+];
+
+/// The first messages of either kind are among these.
+const OPENING_MESSAGES: usize = 8;
+
+/// How much of the first messages is kept for telling calls apart.
+const START_BYTES: usize = 400;
+
+/// See [`Dialect::prepare`](crate::dialect::Dialect::prepare).
+pub(super) fn prepare(text: &Bytes, rules: &RequestRules) -> Result<Prepared, RequestError> {
+    let retry_body_sha256 = hex(&Sha256::digest(canonical(text, &NOT_IN_RETRY_KEY)?));
+    if Reader::new(text).peek() != Some(b'{') {
+        return Err(RequestError::NotAnObject);
+    }
+    let mut body = Body::read(text)?;
+    let mut facts = RequestFacts {
+        streamed: flag(&body, "stream")?,
+        choices: body
+            .get("n")
+            .and_then(parse_u64)
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(1)
+            .max(1),
+        keep_top_logprobs: rules.keep_top_logprobs,
+        token_ids_asked: body.get("return_token_ids") == Some(b"true"),
+        prompt_logprobs_asked: body.get("prompt_logprobs").is_some_and(|value| value != b"null"),
+        sampling_altered: alters_sampling(&body),
+        max_tokens_asked: max_tokens(&body),
+        retry_body_sha256,
+        ..RequestFacts::default()
+    };
+    read_openings(&body, &mut facts);
+    set_stream(&mut body, rules.capture, &mut facts)?;
+    set_tools(&mut body, &mut facts);
+    set_ask(&mut body, rules, &mut facts);
+    set_limits(&mut body, rules.max_tokens_cap);
+    set_sampling(&mut body, &rules.sampling);
+    if rules.disable_thinking {
+        let switched =
+            nested(&body, "chat_template_kwargs")?.with(&["enable_thinking"], "enable_thinking", b"false");
+        body.set("chat_template_kwargs", switched);
+    }
+    if let Some(model) = &rules.model {
+        body.set("model", string(model));
+    }
+    for change in &rules.changes {
+        if apply(&mut body, change) {
+            facts.changes.push(change.clone());
+        }
+    }
+    read_back(&body, &mut facts);
+    Ok(Prepared {
+        body: body.write(),
+        facts,
+    })
+}
+
+/// The stream as it goes upstream, and a count of tokens with it.
+fn set_stream(
+    body: &mut Body<'_>,
+    capture: CaptureMode,
+    facts: &mut RequestFacts,
+) -> Result<(), RequestError> {
+    facts.upstream_streamed = facts.streamed && capture == CaptureMode::Stream;
+    facts.usage_asked = true;
+    if facts.streamed {
+        let options = nested(body, "stream_options")?;
+        facts.usage_asked = options.get("include_usage") == Some(b"true");
+        if !facts.usage_asked {
+            // A count in every event is sent only where the last count is asked for, so it cannot have been meant.
+            let counted = options.with(
+                &["include_usage", "continuous_usage_stats"],
+                "include_usage",
+                b"true",
+            );
+            body.set("stream_options", counted);
+        }
+    }
+    if facts.streamed && !facts.upstream_streamed {
+        body.set("stream", b"false".to_vec());
+    }
+    if !facts.upstream_streamed {
+        body.remove("stream_options");
+    }
+    Ok(())
+}
+
+/// An empty list of tools is refused by some servers; what goes with tools is refused without them.
+fn set_tools(body: &mut Body<'_>, facts: &mut RequestFacts) {
+    let items = body.get("tools").map(is_empty);
+    facts.tools = items == Some(false);
+    if body.get("tools").is_some_and(|tools| tools.starts_with(b"[")) && items == Some(true) {
+        for name in ["tools", "tool_choice", "parallel_tool_calls"] {
+            body.remove(name);
+        }
+    }
+}
+
+/// Asks the endpoint to tell what it samples.
+fn set_ask(body: &mut Body<'_>, rules: &RequestRules, facts: &mut RequestFacts) {
+    let asked = body.get("logprobs") == Some(b"true");
+    let top = body.get("top_logprobs").filter(|value| *value != b"null");
+    let number = top.map(|value| parse_u64(value).and_then(|number| u32::try_from(number).ok()));
+    if asked {
+        // A number that is none is for the endpoint to refuse; nothing is trimmed by it.
+        facts.top_logprobs_asked = Some(number.map_or(0, |number| number.unwrap_or(u32::MAX)));
+    }
+    if rules.ask == Ask::Nothing {
+        return;
+    }
+    body.set("logprobs", b"true".to_vec());
+    let agents = if asked { number } else { None };
+    if agents != Some(None) {
+        let most = rules.top_logprobs.max(agents.flatten().unwrap_or(0));
+        body.set("top_logprobs", most.to_string().into_bytes());
+    }
+    if rules.ask == Ask::Tokens {
+        body.set("return_token_ids", b"true".to_vec());
+    }
+    if body.get("include_reasoning") == Some(b"false") {
+        facts.reasoning_hidden = true;
+        body.set("include_reasoning", b"true".to_vec());
+    }
+}
+
+/// Holds the agent's wish for tokens down to the cap, or sets the cap where it has none.
+fn set_limits(body: &mut Body<'_>, cap: Option<u64>) {
+    let Some(cap) = cap.filter(|cap| *cap > 0) else {
+        return;
+    };
+    let names = ["max_tokens", "max_completion_tokens"];
+    if names
+        .iter()
+        .all(|name| body.get(name).is_none_or(|value| value == b"null"))
+    {
+        body.set("max_tokens", cap.to_string().into_bytes());
+        return;
+    }
+    for name in names {
+        let value = body.get(name).and_then(parse_f64);
+        #[expect(clippy::cast_precision_loss, reason = "a cap is far below 2^53")]
+        let over = value.is_some_and(|value| value > cap as f64);
+        if over {
+            body.set(name, cap.to_string().into_bytes());
+        }
+    }
+}
+
+fn set_sampling(body: &mut Body<'_>, sampling: &Sampling) {
+    let numbers = [
+        ("temperature", sampling.temperature),
+        ("top_p", sampling.top_p),
+        ("min_p", sampling.min_p),
+        ("presence_penalty", sampling.presence_penalty),
+        ("frequency_penalty", sampling.frequency_penalty),
+        ("repetition_penalty", sampling.repetition_penalty),
+    ];
+    for (name, value) in numbers {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            body.set(name, format!("{value:?}").into_bytes());
+        }
+    }
+    for (name, value) in [("top_k", sampling.top_k), ("seed", sampling.seed)] {
+        if let Some(value) = value {
+            body.set(name, value.to_string().into_bytes());
+        }
+    }
+}
+
+/// Makes a change that this endpoint has asked for before. Returns whether it made a difference.
+fn apply(body: &mut Body<'_>, change: &Change) -> bool {
+    let (Change::Removed { field } | Change::Renamed { from: field, .. } | Change::Limited { field, .. }) =
+        change;
+    if NEVER_CHANGED.contains(&field.as_str()) {
+        return false;
+    }
+    let Some(value) = body.get(field).map(<[u8]>::to_vec) else {
+        return false;
+    };
+    match change {
+        Change::Removed { .. } => {
+            body.remove(field);
+            if field == "logprobs" {
+                body.remove("top_logprobs");
+            }
+        }
+        Change::Renamed { to, .. } if NEVER_CHANGED.contains(&to.as_str()) => return false,
+        Change::Renamed { to, .. } => {
+            body.remove(field);
+            if body.get(to).is_none() {
+                body.set(to, value);
+            }
+        }
+        Change::Limited { to, .. } => {
+            let over = parse_f64(&value)
+                .zip(parse_f64(to.as_bytes()))
+                .is_some_and(|(now, most)| now > most);
+            if !over {
+                return false;
+            }
+            body.set(field, to.clone().into_bytes());
+        }
+    }
+    true
+}
+
+/// Reads what goes upstream in the end.
+fn read_back(body: &Body<'_>, facts: &mut RequestFacts) {
+    let is_true = |name: &str| body.get(name) == Some(b"true");
+    facts.ask = match (is_true("logprobs"), is_true("return_token_ids")) {
+        (true, true) => Ask::Tokens,
+        (true, false) => Ask::Logprobs,
+        (false, _) => Ask::Nothing,
+    };
+    let number = |name: &str| body.get(name).and_then(parse_f64);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a fraction or an overflow is not sent by anyone who means it"
+    )]
+    let whole = |name: &str| number(name).map(|value| value as i64);
+    facts.top_logprobs_sent = body
+        .get("top_logprobs")
+        .and_then(parse_u64)
+        .map_or(0, |number| number as u32);
+    facts.sampling = Sampling {
+        temperature: number("temperature"),
+        top_p: number("top_p"),
+        top_k: whole("top_k"),
+        min_p: number("min_p"),
+        presence_penalty: number("presence_penalty"),
+        frequency_penalty: number("frequency_penalty"),
+        repetition_penalty: number("repetition_penalty"),
+        seed: body
+            .get("seed")
+            .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok()),
+    };
+    let model = body.get("model").and_then(string_body);
+    facts.model = model
+        .map(|model| decode_string(model).into_owned())
+        .unwrap_or_default();
+    facts.max_tokens_sent = max_tokens(body);
+    facts.members_sent = body.names().map(str::to_owned).collect();
+}
+
+fn max_tokens(body: &Body<'_>) -> Option<u64> {
+    let first = body.get("max_completion_tokens").and_then(parse_u64);
+    first.or_else(|| body.get("max_tokens").and_then(parse_u64))
+}
+
+fn flag(body: &Body<'_>, name: &'static str) -> Result<bool, RequestError> {
+    match body.get(name) {
+        Some(b"true") => Ok(true),
+        None | Some(b"false" | b"null") => Ok(false),
+        Some(_) => Err(RequestError::WrongType {
+            member: name,
+            expected: "a boolean",
+        }),
+    }
+}
+
+/// A member that is an object; empty where it is missing or null.
+fn nested<'a>(body: &'a Body<'_>, name: &'static str) -> Result<Body<'a>, RequestError> {
+    match body.get(name) {
+        None | Some(b"null") => Ok(Body::default()),
+        Some(value) if value.starts_with(b"{") => Body::read(value),
+        Some(_) => Err(RequestError::WrongType {
+            member: name,
+            expected: "an object",
+        }),
+    }
+}
+
+fn alters_sampling(body: &Body<'_>) -> bool {
+    let bends = |(name, neutral): &(&str, f64)| {
+        body.get(name).is_some_and(|value| {
+            !is_empty(value) && parse_f64(value).is_none_or(|number| number != 0.0 && number != *neutral)
+        })
+    };
+    let format = body
+        .get("response_format")
+        .filter(|value| value.starts_with(b"{"));
+    let formatted = format
+        .and_then(|format| Body::read(format).ok())
+        .is_some_and(|format| format.get("type") != Some(b"\"text\""));
+    // A call that must be made is decoded under a grammar.
+    let forced = body
+        .get("tool_choice")
+        .is_some_and(|choice| choice == b"\"required\"" || choice.starts_with(b"{"));
+    ALTERS_SAMPLING.iter().any(bends) || formatted || forced
+}
+
+/// Whether a value says nothing: `null`, `false`, or a string, array or object with nothing in it.
+fn is_empty(value: &[u8]) -> bool {
+    match value {
+        b"null" | b"false" | b"\"\"" => true,
+        [open @ (b'{' | b'['), ..] => Reader::new(value).enter(*open) == Ok(false),
+        _ => false,
+    }
+}
+
+/// How the first system message and the first user message begin.
+fn read_openings(body: &Body<'_>, facts: &mut RequestFacts) {
+    let Some(messages) = body.get("messages") else {
+        return;
+    };
+    let mut reader = Reader::new(messages);
+    let mut more = reader.enter(b'[') == Ok(true);
+    let mut left = OPENING_MESSAGES;
+    while more && left > 0 && (facts.system_start.is_empty() || facts.user_start.is_empty()) {
+        left -= 1;
+        let Ok(message) = reader.skip() else { return };
+        if let Ok(message) = Body::read(reader.slice(message)) {
+            let start = match message.get("role") {
+                Some(b"\"system\"" | b"\"developer\"") => &mut facts.system_start,
+                Some(b"\"user\"") => &mut facts.user_start,
+                _ => &mut String::new(),
+            };
+            if start.is_empty() {
+                *start = message
+                    .get("content")
+                    .and_then(start_of_content)
+                    .unwrap_or_default();
+            }
+        }
+        more = reader.next(b']') == Ok(true);
+    }
+}
+
+/// How a message's content begins: a string, or the first part that has a text.
+fn start_of_content(content: &[u8]) -> Option<String> {
+    if let Some(text) = string_body(content) {
+        return Some(decode_string(text.get(..START_BYTES).unwrap_or(text)).into_owned());
+    }
+    let mut reader = Reader::new(content);
+    let mut more = reader.enter(b'[').ok()?;
+    while more {
+        let part = reader.skip().ok()?;
+        let text = Body::read(reader.slice(part))
+            .ok()
+            .and_then(|part| start_of_content(part.get("text")?));
+        if text.is_some() {
+            return text;
+        }
+        more = reader.next(b']').ok()?;
+    }
+    None
+}
+
+fn string(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    crate::scan::write_string(text, &mut out);
+    out
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,191 @@
+use crate::call::{Completion, Flag, TopLogprob};
+use crate::scan::{Reader, ScanError, decode_string, parse_f64, parse_u32_array, parse_u64};
+
+/// What stands for "minus infinity" with servers that do not write it: vLLM puts every lower value up to it.
+const FILLER: f64 = -9999.0;
+
+/// Token ids and log-probabilities of a choice, as they come in.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    /// `token_ids`.
+    ids: Vec<u32>,
+    /// The ids that entries of `logprobs` carry.
+    entry_ids: Vec<u32>,
+    logprobs: Vec<f64>,
+    names: Vec<String>,
+    top: Vec<Vec<TopLogprob>>,
+    /// An entry carries two ids.
+    disagree: bool,
+    /// A log-probability is none.
+    invalid: bool,
+}
+
+impl Tokens {
+    /// Reads `token_ids`.
+    pub(super) fn read_ids(&mut self, reader: &mut Reader<'_>) -> Result<(), ScanError> {
+        parse_u32_array(reader, &mut self.ids).map(|_| ())
+    }
+
+    /// Reads `logprobs`.
+    pub(super) fn read_logprobs(
+        &mut self,
+        reader: &mut Reader<'_>,
+        keep_top: usize,
+    ) -> Result<(), ScanError> {
+        if reader.peek() != Some(b'{') {
+            return reader.skip().map(|_| ());
+        }
+        let mut more = reader.enter(b'{')?;
+        while more {
+            let key = reader.key()?;
+            let entries = matches!(reader.slice(key), b"content" | b"refusal");
+            if entries && reader.peek() == Some(b'[') {
+                let mut more_entries = reader.enter(b'[')?;
+                while more_entries {
+                    self.read_entry(reader, keep_top)?;
+                    more_entries = reader.next(b']')?;
+                }
+            } else {
+                reader.skip()?;
+            }
+            more = reader.next(b'}')?;
+        }
+        Ok(())
+    }
+
+    fn read_entry(&mut self, reader: &mut Reader<'_>, keep_top: usize) -> Result<(), ScanError> {
+        let entry = Entry::read(reader, keep_top)?;
+        let logprob = entry.logprob.unwrap_or(f64::NAN);
+        self.invalid |= !(logprob <= 0.0 && logprob > FILLER);
+        // The type has one word for what is no finite number, so that what is stored stays valid JSON.
+        self.logprobs
+            .push(if logprob.is_finite() { logprob } else { f64::NAN });
+        self.entry_ids.extend(entry.id);
+        self.disagree |= entry.disagrees;
+        self.names.push(decode_string(entry.token).into_owned());
+        if keep_top > 0 {
+            self.top.push(entry.top);
+        }
+        Ok(())
+    }
+
+    /// How many ids there are.
+    pub(super) fn count(&self) -> usize {
+        if self.ids.is_empty() {
+            self.entry_ids.len()
+        } else {
+            self.ids.len()
+        }
+    }
+
+    /// How many log-probabilities there are.
+    pub(super) fn logprobs(&self) -> usize {
+        self.logprobs.len()
+    }
+
+    /// What is wrong with them.
+    pub(super) fn flags(&self) -> impl Iterator<Item = Flag> {
+        let both = !self.ids.is_empty() && self.ids.len() == self.entry_ids.len();
+        let disagree = self.disagree || both && self.ids != self.entry_ids;
+        let some = self.count() > 0 || self.logprobs() > 0;
+        let mismatch = some && self.count() > 0 && self.count() != self.logprobs();
+        [
+            disagree.then_some(Flag::IdsDisagree),
+            self.invalid.then_some(Flag::LogprobInvalid),
+            mismatch.then_some(Flag::LengthMismatch),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// Moves them into the form that is kept.
+    pub(super) fn into_completion(self, index: u32) -> Completion {
+        Completion {
+            index,
+            token_ids: if self.ids.is_empty() {
+                self.entry_ids
+            } else {
+                self.ids
+            },
+            logprobs: self.logprobs,
+            tokens: self.names,
+            top_logprobs: self.top,
+            finish_reason: None,
+            stop_reason: None,
+        }
+    }
+}
+
+/// An entry of `logprobs.content`, or an alternative in one.
+#[derive(Default)]
+struct Entry<'a> {
+    token: &'a [u8],
+    id: Option<u32>,
+    disagrees: bool,
+    logprob: Option<f64>,
+    top: Vec<TopLogprob>,
+}
+
+impl<'a> Entry<'a> {
+    fn read(reader: &mut Reader<'a>, keep_top: usize) -> Result<Self, ScanError> {
+        let mut entry = Self::default();
+        if reader.peek() != Some(b'{') {
+            reader.skip()?;
+            return Ok(entry);
+        }
+        let mut named_id = None;
+        let mut more = reader.enter(b'{')?;
+        while more {
+            let key = reader.key()?;
+            match reader.slice(key) {
+                b"token" if reader.peek() == Some(b'"') => {
+                    let token = reader.string()?;
+                    entry.token = reader.slice(token);
+                    named_id = entry.token.strip_prefix(b"token_id:").and_then(parse_id);
+                }
+                b"logprob" => {
+                    let value = reader.skip()?;
+                    entry.logprob = parse_f64(reader.slice(value));
+                }
+                b"id" | b"token_id" => {
+                    let value = reader.skip()?;
+                    entry.id = parse_id(reader.slice(value)).or(entry.id);
+                }
+                b"top_logprobs" if keep_top > 0 && reader.peek() == Some(b'[') => {
+                    entry.top = read_alternatives(reader, keep_top)?;
+                }
+                _ => {
+                    reader.skip()?;
+                }
+            }
+            more = reader.next(b'}')?;
+        }
+        entry.disagrees = entry.id.zip(named_id).is_some_and(|(one, other)| one != other);
+        entry.id = entry.id.or(named_id);
+        Ok(entry)
+    }
+}
+
+fn parse_id(text: &[u8]) -> Option<u32> {
+    parse_u64(text).and_then(|id| u32::try_from(id).ok())
+}
+
+fn read_alternatives(reader: &mut Reader<'_>, keep_top: usize) -> Result<Vec<TopLogprob>, ScanError> {
+    let mut kept = Vec::new();
+    let mut more = reader.enter(b'[')?;
+    while more {
+        if kept.len() < keep_top {
+            let entry = Entry::read(reader, 0)?;
+            let logprob = entry.logprob.filter(|logprob| logprob.is_finite());
+            kept.push(TopLogprob {
+                token: decode_string(entry.token).into_owned(),
+                token_id: entry.id,
+                logprob: logprob.unwrap_or(f64::NAN),
+            });
+        } else {
+            reader.skip()?;
+        }
+        more = reader.next(b']')?;
+    }
+    Ok(kept)
+}

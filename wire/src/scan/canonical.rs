@@ -1,0 +1,212 @@
+use super::{MAX_DEPTH, Reader, ScanError, ScanProblem, decode_string, write_string};
+use std::ops::Range;
+
+/// The one form of all texts that say the same: no white space, members sorted by name, strings escaped only where they
+/// must be, numbers as they were written. Members of the outermost value named in `without` are left out.
+///
+/// # Errors
+/// The text is not JSON in every detail, or is nested too deeply.
+pub fn canonical(text: &[u8], without: &[&str]) -> Result<Vec<u8>, ScanError> {
+    if let Err(error) = std::str::from_utf8(text) {
+        return Err(ScanError {
+            at: error.valid_up_to(),
+            problem: ScanProblem::Utf8,
+        });
+    }
+    let mut writer = Writer {
+        reader: Reader::new(text),
+        out: Vec::with_capacity(text.len()),
+    };
+    writer.value(0, without)?;
+    writer.reader.end()?;
+    Ok(writer.out)
+}
+
+struct Writer<'a> {
+    reader: Reader<'a>,
+    out: Vec<u8>,
+}
+
+impl Writer<'_> {
+    fn value(&mut self, depth: u32, without: &[&str]) -> Result<(), ScanError> {
+        match self.reader.peek() {
+            Some(b'{' | b'[') if depth == MAX_DEPTH => Err(self.reader.error(ScanProblem::Depth)),
+            Some(b'{') => self.object(depth, without),
+            Some(b'[') => self.array(depth),
+            Some(b'"') => {
+                let body = self.reader.string()?;
+                self.string(body)
+            }
+            _ => {
+                let at = self.reader.at();
+                let span = self.reader.skip()?;
+                let literal = self.reader.slice(span);
+                if !is_literal(literal) {
+                    return Err(ScanError {
+                        at,
+                        problem: ScanProblem::Literal,
+                    });
+                }
+                self.out.extend_from_slice(literal);
+                Ok(())
+            }
+        }
+    }
+
+    fn array(&mut self, depth: u32) -> Result<(), ScanError> {
+        self.out.push(b'[');
+        let mut more = self.reader.enter(b'[')?;
+        while more {
+            self.value(depth + 1, &[])?;
+            more = self.reader.next(b']')?;
+            if more {
+                self.out.push(b',');
+            }
+        }
+        self.out.push(b']');
+        Ok(())
+    }
+
+    /// Writes the members as they come, each with a comma, and puts them in order where they are not.
+    fn object(&mut self, depth: u32, without: &[&str]) -> Result<(), ScanError> {
+        self.out.push(b'{');
+        let start = self.out.len();
+        let mut written: Vec<(Vec<u8>, Range<usize>)> = Vec::new();
+        let mut more = self.reader.enter(b'{')?;
+        while more {
+            let from = self.out.len();
+            let body = self.reader.key()?;
+            let name = decode_string(self.reader.slice(body.clone())).into_owned();
+            self.string(body)?;
+            self.out.push(b':');
+            self.value(depth + 1, &[])?;
+            self.out.push(b',');
+            if without.contains(&name.as_str()) {
+                self.out.truncate(from);
+            } else {
+                written.push((name.into_bytes(), from..self.out.len()));
+            }
+            more = self.reader.next(b'}')?;
+        }
+        if !written.is_sorted_by(|one, other| one.0 <= other.0) {
+            written.sort_by(|one, other| one.0.cmp(&other.0));
+            let spans = written.iter().filter_map(|(_, span)| self.out.get(span.clone()));
+            let sorted = spans.collect::<Vec<_>>().concat();
+            self.out.truncate(start);
+            self.out.extend_from_slice(&sorted);
+        }
+        if self.out.len() > start {
+            self.out.pop();
+        }
+        self.out.push(b'}');
+        Ok(())
+    }
+
+    fn string(&mut self, body: Range<usize>) -> Result<(), ScanError> {
+        let start = body.start;
+        let bytes = self.reader.slice(body);
+        if let Some(offset) = bytes.iter().position(|byte| *byte < 0x20) {
+            return Err(ScanError {
+                at: start + offset,
+                problem: ScanProblem::Unexpected,
+            });
+        }
+        match bad_escape(bytes) {
+            Some(offset) => Err(ScanError {
+                at: start + offset,
+                problem: ScanProblem::Literal,
+            }),
+            None => {
+                write_string(&decode_string(bytes), &mut self.out);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Position of the first escape that JSON does not have.
+fn bad_escape(body: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(offset) = memchr::memchr(b'\\', body.get(at..)?) {
+        let escape = at + offset;
+        at = escape + 2;
+        match body.get(escape + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {}
+            Some(b'u')
+                if body
+                    .get(at..at + 4)
+                    .is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) => {}
+            _ => return Some(escape),
+        }
+    }
+    None
+}
+
+/// Whether a text is one of JSON's words or numbers.
+fn is_literal(text: &[u8]) -> bool {
+    if matches!(text, b"null" | b"true" | b"false") {
+        return true;
+    }
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let rest = text.strip_prefix(b"-").unwrap_or(text);
+    let whole = digits(rest);
+    if whole == 0 || whole > 1 && rest.starts_with(b"0") {
+        return false;
+    }
+    let mut rest = rest.get(whole..).unwrap_or_default();
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let length = digits(fraction);
+        if length == 0 {
+            return false;
+        }
+        rest = fraction.get(length..).unwrap_or_default();
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let exponent = exponent
+            .strip_prefix(b"+")
+            .or_else(|| exponent.strip_prefix(b"-"))
+            .unwrap_or(exponent);
+        let length = digits(exponent);
+        if length == 0 {
+            return false;
+        }
+        rest = exponent.get(length..).unwrap_or_default();
+    }
+    rest.is_empty()
+}
+
+/// A text as valid JSON: what [`Reader`] lets pass is put right. `NaN` and the infinities become `null`, control
+/// characters in strings are escaped, bytes that are not UTF-8 become U+FFFD. A text that is JSON stays as it is.
+#[must_use]
+pub fn repair(text: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(text);
+    let text = text.as_bytes();
+    let mut out = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        let mut reader = Reader::starting_at(text, at);
+        if byte == b'"'
+            && let Ok(body) = reader.string()
+        {
+            out.push(b'"');
+            for byte in reader.slice(body) {
+                match byte {
+                    0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+                    other => out.push(*other),
+                }
+            }
+            out.push(b'"');
+            at = reader.at();
+        } else if matches!(byte, b'N' | b'I' | b'-')
+            && let Ok(word) = reader.skip()
+            && matches!(reader.slice(word), b"NaN" | b"Infinity" | b"-Infinity")
+        {
+            out.extend_from_slice(b"null");
+            at = reader.at();
+        } else {
+            out.push(byte);
+            at += 1;
+        }
+    }
+    out
+}
