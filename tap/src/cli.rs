@@ -9,7 +9,10 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter();
     let name = arguments.next();
     match name.as_deref().and_then(|name| name.to_str()) {
-        // One line a subcommand: `Some("relay") => crate::relay::main(arguments.collect()),`
+        Some("init") => crate::init::main(arguments.collect()),
+        Some("guard") => crate::guard::main(arguments.collect()),
+        Some("relay") => crate::relay::main(arguments.collect()),
+        Some("proxy") => crate::proxy::main(arguments.collect()),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)

@@ -74,3 +74,18 @@ pub use gateway::{AllowedHosts, Gateway, Health};
 pub use session::{Session, SessionConfig};
 pub use sink::CallSink;
 pub use upstream::Upstream;
+
+/// The first process of a sandbox.
+pub mod init;
+
+/// Keeps what one program starts in one tree.
+pub mod guard;
+
+/// Carries connections out of the sandbox over one channel.
+pub mod relay;
+
+/// Descriptors that were passed on by number.
+mod inherited;
+
+/// The tap as a program of its own, with a file of calls.
+pub mod proxy;

@@ -1,0 +1,93 @@
+//! `dressage-tap init`: the first process of a sandbox, which does there what the host asks.
+//!
+//! It speaks the frames of [`dressage_wire::control`] on a socket it inherited, and answers nobody else: it makes
+//! itself non-dumpable first, so that programs in the sandbox, which have the same user id, can neither open its
+//! descriptors nor trace it; as the first process of a pid namespace it cannot be killed by them either. It is also the
+//! relay, on a channel of its own. It reaps what is orphaned, ends whole trees, and ends everything when the host's end closes.
+
+/// What it is told when it is started.
+mod options;
+
+/// Children that have ended, told to who waits for them.
+mod children;
+
+/// Trees of processes, and their end.
+mod tree;
+
+/// Replies, on their way to the host.
+mod replies;
+
+/// One program, from its start to its exit.
+mod program;
+
+/// Files, on threads of their own.
+mod files;
+
+/// The requests of the host.
+mod session;
+
+use options::Options;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixStream};
+
+/// Runs `init --control-fd NUMBER [--relay-fd NUMBER --relay-listen ADDRESS] [--max-processes N] [--max-data-bytes N]
+/// [--lifetime-ms N]`.
+#[must_use]
+pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    match Options::parse(&arguments).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dressage-tap init: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> io::Result<()> {
+    nix::sys::prctl::set_dumpable(false)?;
+    // Orphans come here also where this is not the first process of a namespace.
+    nix::sys::prctl::set_child_subreaper(true)?;
+    let control = socket(options.control_fd)?;
+    let relay = options.relay.map(|relay| socket(relay.fd).map(|fd| (fd, relay.listen))).transpose()?;
+    options.limit()?;
+    // Before anything else runs here: once a sandbox is full of processes, no thread can be had.
+    let files = files::Workers::start()?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let children = children::Children::new()?;
+        let address = match relay {
+            Some((channel, listen)) => {
+                let listener = TcpListener::bind(listen).await?;
+                let address = listener.local_addr()?.to_string();
+                tokio::spawn(crate::relay::carry(UnixStream::from_std(channel)?, listener));
+                Some(address)
+            }
+            None => None,
+        };
+        let served = session::serve(UnixStream::from_std(control)?, files, &children, address);
+        tokio::select! {
+            biased;
+            () = children.reap() => {}
+            () = lifetime(options.lifetime) => {}
+            served = served => served?,
+        }
+        tree::end_all(&children).await;
+        Ok(())
+    })
+}
+
+fn socket(number: i32) -> io::Result<StdUnixStream> {
+    let socket = StdUnixStream::from(crate::inherited::take(number)?);
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+async fn lifetime(lifetime: Option<Duration>) {
+    match lifetime {
+        Some(lifetime) => tokio::time::sleep(lifetime).await,
+        None => std::future::pending().await,
+    }
+}

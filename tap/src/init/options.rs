@@ -1,0 +1,68 @@
+use nix::sys::resource::{Resource, setrlimit};
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const USAGE: &str = "usage: dressage-tap init --control-fd NUMBER [--relay-fd NUMBER --relay-listen ADDRESS] \
+                     [--max-processes N] [--max-data-bytes N] [--lifetime-ms N]";
+
+/// What init is told when it is started.
+#[derive(Debug, Default)]
+pub(super) struct Options {
+    pub(super) control_fd: i32,
+    pub(super) relay: Option<RelayOptions>,
+    /// Processes and threads, where no control group holds them.
+    max_processes: Option<u64>,
+    /// Private memory of each process, where no control group holds it.
+    max_data_bytes: Option<u64>,
+    pub(super) lifetime: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RelayOptions {
+    pub(super) fd: i32,
+    pub(super) listen: SocketAddr,
+}
+
+impl Options {
+    pub(super) fn parse(arguments: &[OsString]) -> io::Result<Self> {
+        let usage = || io::Error::new(io::ErrorKind::InvalidInput, USAGE);
+        let mut options = Self::default();
+        let (mut control_fd, mut relay_fd, mut relay_listen) = (None, None, None);
+        let mut rest = arguments.iter().map(|argument| argument.to_str().unwrap_or_default());
+        while let Some(name) = rest.next() {
+            let value = rest.next().ok_or_else(usage)?;
+            let number = || value.parse::<u64>().map_err(|_| usage());
+            let descriptor = || value.parse::<i32>().map_err(|_| usage());
+            match name {
+                "--control-fd" => control_fd = Some(descriptor()?),
+                "--relay-fd" => relay_fd = Some(descriptor()?),
+                "--relay-listen" => relay_listen = Some(value.parse().map_err(|_| usage())?),
+                "--max-processes" => options.max_processes = Some(number()?),
+                "--max-data-bytes" => options.max_data_bytes = Some(number()?),
+                "--lifetime-ms" => options.lifetime = Some(Duration::from_millis(number()?)),
+                _ => return Err(usage()),
+            }
+        }
+        options.control_fd = control_fd.ok_or_else(usage)?;
+        options.relay = match (relay_fd, relay_listen) {
+            (Some(fd), Some(listen)) => Some(RelayOptions { fd, listen }),
+            (None, None) => None,
+            _ => return Err(usage()),
+        };
+        Ok(options)
+    }
+
+    /// Limits this process and what it starts. Core dumps are never written.
+    pub(super) fn limit(&self) -> io::Result<()> {
+        setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+        if let Some(processes) = self.max_processes {
+            setrlimit(Resource::RLIMIT_NPROC, processes, processes)?;
+        }
+        if let Some(bytes) = self.max_data_bytes {
+            setrlimit(Resource::RLIMIT_DATA, bytes, bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+use super::children::Children;
+use super::replies::Replies;
+use super::tree;
+use crate::guard::{REPORT_BYTES, Report};
+use bytes::{Bytes, BytesMut};
+use dressage_wire::control::{CHUNK_BYTES, Exited, Failure, FailureKind, Reply, Start};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, pipe2};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+/// How long output is waited for after the program has ended, while a process that it left still holds the pipe.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// How long a guard has to end when its program has.
+const GUARD_GRACE: Duration = Duration::from_millis(500);
+
+/// The exit code of what was ended by its deadline, as of `timeout(1)`.
+const TIMED_OUT: i32 = 124;
+
+/// What the host says to a program that was started.
+#[derive(Debug)]
+pub(super) enum ToProgram {
+    /// A piece of standard input; empty: the end.
+    Input(Bytes),
+    /// End it.
+    Kill,
+}
+
+/// What a program runs in.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    pub(super) children: Children,
+    pub(super) replies: Replies,
+}
+
+/// Starts a program and tells the host everything about it, its exit last.
+pub(super) async fn run(
+    id: u64,
+    start: Start,
+    mut from_host: mpsc::UnboundedReceiver<ToProgram>,
+    surroundings: Surroundings,
+) {
+    let Surroundings { children, replies } = surroundings;
+    let deadline = start.timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+    let mut guarded = match Guarded::spawn(&start, &children) {
+        Ok(guarded) => guarded,
+        Err(error) => return replies.send(id, Reply::Failed(failure(&error))).await,
+    };
+    match guarded.report().await {
+        Some(Report::Started) => replies.send(id, Reply::Started).await,
+        Some(Report::Failed(errno)) => {
+            let error = io::Error::from_raw_os_error(errno);
+            return replies.send(id, Reply::Failed(failure(&error))).await;
+        }
+        _ => {
+            let error = io::Error::other("the guard ended before the program was started");
+            return replies.send(id, Reply::Failed(failure(&error))).await;
+        }
+    }
+    let (over, is_over) = watch::channel(false);
+    let stdout = tokio::spawn(pump(guarded.stdout, is_over.clone(), replies.clone(), move |bytes| {
+        (id, Reply::Stdout(bytes))
+    }));
+    let stderr =
+        tokio::spawn(pump(guarded.stderr, is_over, replies.clone(), move |bytes| (id, Reply::Stderr(bytes))));
+    let (input, to_write) = mpsc::unbounded_channel();
+    tokio::spawn(feed(guarded.stdin, to_write));
+
+    let mut timed_out = false;
+    let mut host_is_there = true;
+    let mut status = Status { pipe: guarded.status, buffer: BytesMut::new() };
+    let report = loop {
+        tokio::select! {
+            biased;
+            report = status.next() => break report,
+            message = from_host.recv(), if host_is_there => match message {
+                Some(ToProgram::Input(bytes)) => {
+                    let _ = input.send(bytes);
+                }
+                Some(ToProgram::Kill) => tree::end_below(guarded.pid, &children).await,
+                // Everything ends soon, and this with it.
+                None => host_is_there = false,
+            },
+            () = until(deadline), if !timed_out => {
+                timed_out = true;
+                tree::end_below(guarded.pid, &children).await;
+            }
+        }
+    };
+    if tokio::time::timeout(GUARD_GRACE, &mut guarded.ended).await.is_err() {
+        let _ = kill(guarded.pid, Signal::SIGKILL);
+        let _ = guarded.ended.await;
+    }
+    if report.is_none() {
+        tree::end_unguarded(&children).await;
+    }
+    let _ = over.send(true);
+    let _ = stdout.await;
+    let _ = stderr.await;
+    replies.send(id, Reply::Exited(exited(report, timed_out))).await;
+}
+
+fn exited(report: Option<Report>, timed_out: bool) -> Exited {
+    let (code, signal) = match report {
+        Some(Report::Exited(code)) => (code, None),
+        Some(Report::Killed(signal)) => (128 + signal, Some(signal)),
+        // The guard itself was killed.
+        _ => (128 + libc::SIGKILL, Some(libc::SIGKILL)),
+    };
+    Exited { code: if timed_out { TIMED_OUT } else { code }, signal, timed_out }
+}
+
+pub(super) fn failure(error: &io::Error) -> Failure {
+    let errno = error.raw_os_error();
+    let message = match errno {
+        Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
+        None => error.to_string(),
+    };
+    Failure { kind: FailureKind::Other, message, errno, size_bytes: 0 }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A guard with its program, as init sees them.
+struct Guarded {
+    pid: Pid,
+    ended: oneshot::Receiver<()>,
+    stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+    status: pipe::Receiver,
+}
+
+impl Guarded {
+    fn spawn(start: &Start, children: &Children) -> io::Result<Self> {
+        let (program_stdin, stdin) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stdout, program_stdout) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stderr, program_stderr) = pipe2(OFlag::O_CLOEXEC)?;
+        let (status, guard_status) = pipe2(OFlag::O_CLOEXEC)?;
+        // Inherited by the guard alone: only this thread starts programs, and the other end of the exec is below.
+        fcntl(&guard_status, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        let child = Command::new("/proc/self/exe")
+            .arg0("dressage-tap")
+            .arg("guard")
+            .arg(guard_status.as_raw_fd().to_string())
+            .arg(&start.cwd)
+            .args(&start.argv)
+            .env_clear()
+            .envs(&start.env)
+            .stdin(Stdio::from(program_stdin))
+            .stdout(Stdio::from(program_stdout))
+            .stderr(Stdio::from(program_stderr))
+            .process_group(0)
+            .spawn()?;
+        drop(guard_status);
+        let pid = i32::try_from(child.id()).map(Pid::from_raw).map_err(io::Error::other)?;
+        Ok(Self {
+            pid,
+            ended: children.wait_for(pid),
+            stdin: pipe::Sender::from_owned_fd(nonblocking(stdin)?)?,
+            stdout: pipe::Receiver::from_owned_fd(nonblocking(stdout)?)?,
+            stderr: pipe::Receiver::from_owned_fd(nonblocking(stderr)?)?,
+            status: pipe::Receiver::from_owned_fd(nonblocking(status)?)?,
+        })
+    }
+
+    async fn report(&mut self) -> Option<Report> {
+        let mut bytes = [0; REPORT_BYTES];
+        self.status.read_exact(&mut bytes).await.ok()?;
+        Report::from_bytes(bytes)
+    }
+}
+
+fn nonblocking(fd: OwnedFd) -> io::Result<OwnedFd> {
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(fd)
+}
+
+/// The guard's reports, read so that a read that is given up loses nothing.
+struct Status {
+    pipe: pipe::Receiver,
+    buffer: BytesMut,
+}
+
+impl Status {
+    async fn next(&mut self) -> Option<Report> {
+        while self.buffer.len() < REPORT_BYTES {
+            if self.pipe.read_buf(&mut self.buffer).await.ok()? == 0 {
+                return None;
+            }
+        }
+        self.buffer.first_chunk().copied().and_then(Report::from_bytes)
+    }
+}
+
+/// Passes on what comes out of a pipe, until its end or a while after the program's. What comes later, from services that
+/// the program left, is read and dropped: a full or closed pipe would stop or kill them.
+async fn pump(
+    mut pipe: pipe::Receiver,
+    mut over: watch::Receiver<bool>,
+    replies: Replies,
+    wrap: impl Fn(Bytes) -> (u64, Reply),
+) {
+    let mut buffer = BytesMut::new();
+    let mut last: Option<Instant> = None;
+    loop {
+        buffer.reserve(CHUNK_BYTES / 2);
+        tokio::select! {
+            biased;
+            read = pipe.read_buf(&mut buffer) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {
+                    let (id, reply) = wrap(buffer.split().freeze());
+                    replies.send(id, reply).await;
+                    // Here too: what is always ready to be read would otherwise always come first.
+                    if *over.borrow() && Instant::now() >= *last.get_or_insert(Instant::now() + LINGER) {
+                        break;
+                    }
+                }
+            },
+            () = told(&mut over), if last.is_none() => last = Some(Instant::now() + LINGER),
+            () = until(last), if last.is_some() => break,
+        }
+    }
+    tokio::spawn(async move {
+        let mut dropped = vec![0; 16 << 10];
+        while matches!(pipe.read(&mut dropped).await, Ok(1..)) {}
+    });
+}
+
+async fn told(over: &mut watch::Receiver<bool>) {
+    // An error means that the other side is gone, which comes to the same.
+    let _ = over.wait_for(|over| *over).await;
+}
+
+/// Writes standard input and closes it. A program that does not read it is no error.
+async fn feed(mut stdin: pipe::Sender, mut pieces: mpsc::UnboundedReceiver<Bytes>) {
+    while let Some(piece) = pieces.recv().await {
+        if piece.is_empty() || stdin.write_all(&piece).await.is_err() {
+            return;
+        }
+    }
+}
