@@ -1,1 +1,39 @@
-//! What remains of rollouts.
+//! What remains of rollouts: SQLite, compressed bodies, exports.
+//!
+//! A [`Store`] is a database in a data directory. It keeps a row for every rollout whatever happened to it, its calls
+//! with every token id and log-probability bit for bit, and what was said, each message once. When a method that writes
+//! returns, what it was given survives the death of the process. Several processes may use one data directory at once.
+//! It does not know how rollouts are run, and holds no secrets.
+
+/// What can go wrong, and what may help.
+mod error;
+
+/// Opening a data directory.
+mod open;
+
+/// Bytes in packed form: compressed where that helps, with a checksum.
+mod packed;
+
+/// Tokens in binary form, bit for bit.
+mod codec;
+
+/// Rows as lists show them.
+mod rows;
+
+/// Keeping what happens.
+mod write;
+
+/// Outcomes that the database would not take.
+mod unsaved;
+
+/// Finding rollouts and giving back what was kept of them.
+mod read;
+
+/// The native trajectory file.
+mod export;
+
+pub use error::{Problem, StoreError};
+pub use export::TRAJECTORY_SCHEMA_VERSION;
+pub use open::Store;
+pub use read::StoredRollout;
+pub use rows::{ListFilter, RolloutRow, RolloutState};
