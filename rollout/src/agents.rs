@@ -6,6 +6,9 @@
 /// What an agent is, and what the engine asks of it.
 mod contract;
 
+/// Whether a file is a program for this machine.
+mod program;
+
 /// npm packages, installed into Dressage's own cache.
 mod npm;
 
@@ -13,7 +16,7 @@ mod npm;
 mod opencode;
 
 pub use contract::{
-    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, PlannedFile, Signs,
+    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, PlannedFile,
 };
 pub use opencode::OpenCode;
 

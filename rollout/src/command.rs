@@ -24,9 +24,22 @@ pub(crate) struct TaskCommand<'a> {
 
 impl TaskCommand<'_> {
     /// Runs it to its end and tells of it. An error means that the sandbox is gone; what else goes wrong is a result.
-    pub(crate) async fn run(self, sandbox: &dyn Sandbox, events: &Arc<Events>) -> Result<CommandResult, SandboxError> {
-        let Self { stage, index, text, command } = self;
-        events.tell(Event::CommandStarted { stage, index, command: text.into() });
+    pub(crate) async fn run(
+        self,
+        sandbox: &dyn Sandbox,
+        events: &Arc<Events>,
+    ) -> Result<CommandResult, SandboxError> {
+        let Self {
+            stage,
+            index,
+            text,
+            command,
+        } = self;
+        events.tell(Event::CommandStarted {
+            stage,
+            index,
+            command: text.into(),
+        });
         let output = Arc::new(Output::new(stage, index, events.clone()));
         let exit = sandbox.exec(command, output.clone()).await;
         let mut result = output.result(text);
@@ -43,7 +56,11 @@ impl TaskCommand<'_> {
                 result.stderr = error.to_string();
             }
         }
-        events.tell(Event::CommandEnded { stage, index, result: result.clone() });
+        events.tell(Event::CommandEnded {
+            stage,
+            index,
+            result: result.clone(),
+        });
         Ok(result)
     }
 }
@@ -65,7 +82,12 @@ struct Kept {
 
 impl Output {
     fn new(stage: Stage, index: usize, events: Arc<Events>) -> Self {
-        Self { stage, index, events, kept: Mutex::default() }
+        Self {
+            stage,
+            index,
+            events,
+            kept: Mutex::default(),
+        }
     }
 
     fn result(&self, text: &str) -> CommandResult {
@@ -96,7 +118,12 @@ impl OutputSink for Output {
         };
         if tell {
             let text = String::from_utf8_lossy(bytes).into_owned();
-            self.events.tell(Event::CommandOutput { stage: self.stage, index: self.index, stream, text });
+            self.events.tell(Event::CommandOutput {
+                stage: self.stage,
+                index: self.index,
+                stream,
+                text,
+            });
         }
     }
 }
@@ -113,7 +140,8 @@ impl<const LIMIT: usize> Tail<LIMIT> {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(bytes.len() as u64);
         let start = bytes.len().saturating_sub(LIMIT);
-        self.bytes.extend_from_slice(bytes.get(start..).unwrap_or_default());
+        self.bytes
+            .extend_from_slice(bytes.get(start..).unwrap_or_default());
         // Cut back only when twice too long, so that each byte is moved once on average.
         if self.bytes.len() > 2 * LIMIT {
             self.bytes.drain(..self.bytes.len() - LIMIT);

@@ -52,7 +52,12 @@ pub(crate) async fn record(
     // Startup files may print; what counts comes after the mark.
     let mark = format!("dressage-{}", scope.request.id);
     let command = Command {
-        argv: vec!["bash".into(), "-l".into(), "-c".into(), format!("printf '%s\\0' {mark}; exec env -0")],
+        argv: vec![
+            "bash".into(),
+            "-l".into(),
+            "-c".into(),
+            format!("printf '%s\\0' {mark}; exec env -0"),
+        ],
         timeout: Some(timeout),
         ..Command::default()
     };
@@ -60,13 +65,21 @@ pub(crate) async fn record(
     let deadline = Instant::now() + timeout + REPORT_SLACK;
     let exit = match scope.until(deadline, sandbox.exec(command, output.clone())).await {
         Ok(Ok(exit)) => exit,
-        Ok(Err(error)) => return Err(Stop::sandbox(Stage::Setup, faults::SETUP_ENVIRONMENT_UNREADABLE, &error)),
+        Ok(Err(error)) => {
+            return Err(Stop::sandbox(
+                Stage::Setup,
+                faults::SETUP_ENVIRONMENT_UNREADABLE,
+                &error,
+            ));
+        }
         Err(Cut::Cancelled) => return Err(Stop::Cancelled),
         Err(Cut::Deadline) => return Err(unresponsive(Stage::Setup)),
     };
     let unreadable = |reason: String| {
-        let mut fault = faults::SETUP_ENVIRONMENT_UNREADABLE
-            .fault(Some(Stage::Setup), "a login shell did not tell its environment after setup");
+        let mut fault = faults::SETUP_ENVIRONMENT_UNREADABLE.fault(
+            Some(Stage::Setup),
+            "a login shell did not tell its environment after setup",
+        );
         fault.causes.push(reason);
         fault.hint = Some("look for `exit` or `exec` in startup files that setup wrote".into());
         Stop::from(fault)
@@ -78,14 +91,20 @@ pub(crate) async fn record(
         let kept = output.kept.lock().unwrap_or_else(PoisonError::into_inner);
         parse(&kept.text(), &mark).ok_or_else(|| unreadable("its output has no environment in it".into()))?
     };
-    Ok(RecordedEnvironment { variables, user_site_filled: user_site_filled(sandbox).await })
+    Ok(RecordedEnvironment {
+        variables,
+        user_site_filled: user_site_filled(sandbox).await,
+    })
 }
 
 /// Whether there is a file in a `site-packages` of the home.
 async fn user_site_filled(sandbox: &dyn Sandbox) -> bool {
     let parent = format!("{}/{USER_SITE_PARENT}", sandbox.home());
     let found = sandbox.list_files(&parent, 8, 256).await.unwrap_or_default();
-    found.files.iter().any(|(path, _)| path.contains("/site-packages/"))
+    found
+        .files
+        .iter()
+        .any(|(path, _)| path.contains("/site-packages/"))
 }
 
 fn parse(output: &str, mark: &str) -> Option<BTreeMap<String, String>> {
@@ -106,7 +125,10 @@ struct Output {
 impl OutputSink for Output {
     fn write(&self, stream: OutputStream, bytes: &[u8]) {
         if stream == OutputStream::Stdout {
-            self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+            self.kept
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(bytes);
         }
     }
 }
@@ -120,15 +142,24 @@ mod tests {
         let output = "FORGED=1\0hello mark\0PATH=/bin\0EMPTY=\0MULTI=a\nb=c\0";
         let variables = parse(output, "mark").unwrap();
         let expected = [("PATH", "/bin"), ("EMPTY", ""), ("MULTI", "a\nb=c")];
-        assert_eq!(variables, expected.map(|(name, value)| (name.into(), value.into())).into());
+        assert_eq!(
+            variables,
+            expected.map(|(name, value)| (name.into(), value.into())).into()
+        );
         assert_eq!(parse("PATH=/bin\0", "mark"), None);
         assert_eq!(parse("mark\0", "mark"), None);
     }
 
     #[test]
     fn verify_reads_no_user_site_that_only_the_agent_can_have_filled() {
-        let variables = BTreeMap::from([("BASH_ENV".into(), "/home/user/.evil".into()), ("A".into(), "1".into())]);
-        let mut recorded = RecordedEnvironment { variables, user_site_filled: false };
+        let variables = BTreeMap::from([
+            ("BASH_ENV".into(), "/home/user/.evil".into()),
+            ("A".into(), "1".into()),
+        ]);
+        let mut recorded = RecordedEnvironment {
+            variables,
+            user_site_filled: false,
+        };
         let expected = BTreeMap::from([("A".into(), "1".into()), ("PYTHONNOUSERSITE".into(), "1".into())]);
         assert_eq!(recorded.for_verify(), expected);
         recorded.user_site_filled = true;

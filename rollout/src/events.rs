@@ -22,7 +22,12 @@ impl Events {
         listeners: broadcast::Sender<Arc<RolloutEvent>>,
         dispatcher: mpsc::WeakUnboundedSender<Message>,
     ) -> Arc<Self> {
-        Arc::new(Self { rollout, next: Mutex::new(0), listeners, dispatcher })
+        Arc::new(Self {
+            rollout,
+            next: Mutex::new(0),
+            listeners,
+            dispatcher,
+        })
     }
 
     /// Tells an event. Never blocks, and costs little where nobody listens.
@@ -37,7 +42,12 @@ impl Events {
         }
         // Numbered and sent under one lock, so that the order of the numbers is that of the channel.
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = RolloutEvent { rollout: self.rollout, sequence: *next, unix_ms: unix_ms(), event };
+        let event = RolloutEvent {
+            rollout: self.rollout,
+            sequence: *next,
+            unix_ms: unix_ms(),
+            event,
+        };
         *next += 1;
         // An error means that nobody listens.
         _ = self.listeners.send(Arc::new(event));

@@ -84,7 +84,10 @@ impl LoadError {
 /// # Errors
 /// The first file that is not usable.
 pub fn tasks(path: &Path) -> Result<Vec<(PathBuf, Task)>, LoadError> {
-    let read = |source| LoadError::Read { path: path.to_owned(), source };
+    let read = |source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    };
     if !std::fs::metadata(path).map_err(read)?.is_dir() {
         return Ok(vec![(path.to_owned(), task(path)?)]);
     }
@@ -97,19 +100,31 @@ pub fn tasks(path: &Path) -> Result<Vec<(PathBuf, Task)>, LoadError> {
     }
     files.sort();
     if files.is_empty() {
-        return Err(LoadError::EmptyFolder { path: path.to_owned() });
+        return Err(LoadError::EmptyFolder {
+            path: path.to_owned(),
+        });
     }
-    files.into_iter().map(|file| task(&file).map(|task| (file, task))).collect()
+    files
+        .into_iter()
+        .map(|file| task(&file).map(|task| (file, task)))
+        .collect()
 }
 
 fn task(path: &Path) -> Result<Task, LoadError> {
-    let kind = kind(path).ok_or_else(|| LoadError::UnknownKind { path: path.to_owned() })?;
+    let kind = kind(path).ok_or_else(|| LoadError::UnknownKind {
+        path: path.to_owned(),
+    })?;
     let bytes = read(path)?;
-    let unusable = |source| LoadError::Task { path: path.to_owned(), source };
+    let unusable = |source| LoadError::Task {
+        path: path.to_owned(),
+        source,
+    };
     let mut task = match kind {
         Kind::Json => Task::unchecked_from_json(&bytes).map_err(unusable)?,
         Kind::Toml => {
-            let text = String::from_utf8(bytes).map_err(|_| LoadError::NotText { path: path.to_owned() })?;
+            let text = String::from_utf8(bytes).map_err(|_| LoadError::NotText {
+                path: path.to_owned(),
+            })?;
             Task::unchecked_from_toml(&text).map_err(unusable)?
         }
     };
@@ -134,7 +149,10 @@ fn load_sources(task_file: &Path, files: &mut BTreeMap<String, FileContent>) -> 
 
 /// Where a source is: below the task file's folder, links resolved.
 fn source_path(task_file: &Path, source: &str) -> Result<PathBuf, LoadError> {
-    let outside = || LoadError::SourceOutside { path: task_file.to_owned(), source_path: source.to_owned() };
+    let outside = || LoadError::SourceOutside {
+        path: task_file.to_owned(),
+        source_path: source.to_owned(),
+    };
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     if source.is_empty() || !Path::new(source).components().all(plain) {
         return Err(outside());
@@ -144,24 +162,42 @@ fn source_path(task_file: &Path, source: &str) -> Result<PathBuf, LoadError> {
         _ => Path::new("."),
     };
     let real = |path: &Path| {
-        let read = |source| LoadError::Read { path: path.to_owned(), source };
+        let read = |source| LoadError::Read {
+            path: path.to_owned(),
+            source,
+        };
         path.canonicalize().map_err(read)
     };
     let found = real(&folder.join(source))?;
-    if found.starts_with(real(folder)?) { Ok(found) } else { Err(outside()) }
+    if found.starts_with(real(folder)?) {
+        Ok(found)
+    } else {
+        Err(outside())
+    }
 }
 
 /// Reads a regular file; anything else (a FIFO would block) is an error.
 fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
-    let failed = |source| LoadError::Read { path: path.to_owned(), source };
+    let failed = |source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    };
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
+        return Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        )));
     }
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(FILE_MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
     if bytes.len() as u64 > FILE_MAX_BYTES {
-        return Err(LoadError::TooLarge { path: path.to_owned(), limit: FILE_MAX_BYTES });
+        return Err(LoadError::TooLarge {
+            path: path.to_owned(),
+            limit: FILE_MAX_BYTES,
+        });
     }
     Ok(bytes)
 }
@@ -198,13 +234,19 @@ mod tests {
     fn a_folder_gives_its_task_files_by_name_and_nothing_else() {
         let folder = folder(&[
             ("b.json", r#"{"instruction": "b", "id": "named"}"#),
-            ("a.toml", "instruction = 'a'\nfiles.'x' = { source = 'data/x.bin' }"),
+            (
+                "a.toml",
+                "instruction = 'a'\nfiles.'x' = { source = 'data/x.bin' }",
+            ),
             ("data/x.bin", "content"),
             ("data/c.toml", "no task"),
             ("README.md", "no task"),
         ]);
         let tasks = tasks(folder.path()).unwrap();
-        let ids: Vec<_> = tasks.iter().map(|(_, task)| task.id.as_deref().unwrap()).collect();
+        let ids: Vec<_> = tasks
+            .iter()
+            .map(|(_, task)| task.id.as_deref().unwrap())
+            .collect();
         assert_eq!(ids, ["a", "named"]);
         assert_eq!(tasks[0].1.files["x"], FileContent::Text("content".into()));
     }
@@ -218,17 +260,30 @@ mod tests {
             let text = format!("instruction = 'x'\nfiles.'x' = {{ source = '{source}' }}");
             std::fs::write(inner.join("t.toml"), text).unwrap();
             let error = tasks(&inner.join("t.toml")).unwrap_err();
-            assert!(matches!(error, LoadError::SourceOutside { .. }), "{source}: {error}");
+            assert!(
+                matches!(error, LoadError::SourceOutside { .. }),
+                "{source}: {error}"
+            );
         }
     }
 
     #[test]
     fn what_is_no_task_file_is_an_error_that_names_the_file() {
-        let folder = folder(&[("t.toml", "instruction = 'x'\nverfy = []"), ("t.txt", ""), ("bad.json", "{")]);
+        let folder = folder(&[
+            ("t.toml", "instruction = 'x'\nverfy = []"),
+            ("t.txt", ""),
+            ("bad.json", "{"),
+        ]);
         let error = |name: &str| tasks(&folder.path().join(name)).unwrap_err();
         assert_eq!(error("t.toml").hint().unwrap(), "did you mean `verify`?");
         assert!(matches!(error("t.txt"), LoadError::UnknownKind { .. }));
-        assert!(matches!(error("bad.json"), LoadError::Task { source: TaskError::Json(_), .. }));
+        assert!(matches!(
+            error("bad.json"),
+            LoadError::Task {
+                source: TaskError::Json(_),
+                ..
+            }
+        ));
         assert!(matches!(error("none.toml"), LoadError::Read { .. }));
         std::fs::create_dir(folder.path().join("empty")).unwrap();
         assert!(matches!(error("empty"), LoadError::EmptyFolder { .. }));

@@ -77,7 +77,10 @@ impl Preset {
             setup: owned(self.setup),
             verify: owned(self.verify),
             agent: AgentSpec::default(),
-            limits: Limits { agent_timeout_s: 300.0, ..Limits::default() },
+            limits: Limits {
+                agent_timeout_s: 300.0,
+                ..Limits::default()
+            },
             ..Task::default()
         }
     }
@@ -90,7 +93,10 @@ mod tests {
     #[test]
     fn every_preset_is_a_valid_task_and_found_by_its_name() {
         for preset in PRESETS {
-            assert_eq!(preset.task().validate().map_err(|error| error.to_string()), Ok(()));
+            assert_eq!(
+                preset.task().validate().map_err(|error| error.to_string()),
+                Ok(())
+            );
             assert_eq!(Preset::named(preset.name), Some(preset));
         }
         assert_eq!(Preset::named("none"), None);

@@ -69,7 +69,9 @@ async fn run(scope: Arc<Scope>) -> RolloutOutcome {
 async fn stages(scope: &Scope, plan: &plan::Plan, recording: &Recording, report: &mut Report) {
     let stage = scope.begin(Stage::Boot);
     let booted = boot::run(scope, plan, report).await;
-    let Some(sandbox) = stage.end(report, booted) else { return };
+    let Some(sandbox) = stage.end(report, booted) else {
+        return;
+    };
     let sandbox = &*sandbox;
 
     let stage = scope.begin(Stage::Setup);
@@ -105,7 +107,9 @@ fn verify_is_due(scope: &Scope, report: &Report) -> bool {
 
 /// Ends the sandbox, if there is one.
 async fn take_down(scope: &Scope, report: &mut Report) {
-    let Some(sandbox) = scope.sandbox.get() else { return };
+    let Some(sandbox) = scope.sandbox.get() else {
+        return;
+    };
     tokio::select! {
         biased;
         killed = sandbox.kill() => if let Err(error) = killed {
@@ -131,10 +135,15 @@ async fn finish(scope: &Scope, mut report: Report, recording: Recording) -> Roll
     if let Err(error) = scope.recorder.finished(&outcome).await {
         tracing::error!(rollout.id = %scope.request.id, error = &error as &dyn std::error::Error, "outcome not stored");
         outcome.warnings.push(error.to_string());
-        outcome.fault.get_or_insert_with(|| faults::STORE_FAILED.from_error(None, &error));
+        outcome
+            .fault
+            .get_or_insert_with(|| faults::STORE_FAILED.from_error(None, &error));
     }
     let fault = outcome.fault.clone();
-    scope.events.tell(Event::Finished { ended: outcome.ended, fault });
+    scope.events.tell(Event::Finished {
+        ended: outcome.ended,
+        fault,
+    });
     outcome
 }
 
@@ -148,7 +157,11 @@ pub(crate) struct Begun<'a> {
 impl Scope {
     fn begin(&self, stage: Stage) -> Begun<'_> {
         self.events.tell(Event::StageStarted { stage });
-        Begun { scope: self, stage, since: Instant::now() }
+        Begun {
+            scope: self,
+            stage,
+            since: Instant::now(),
+        }
     }
 
     /// Does `work` until it is done, the rollout is cancelled, or the deadline has passed. What is cut off is dropped.
@@ -170,8 +183,14 @@ impl Begun<'_> {
     /// Takes down what came of the stage; its value, unless it stopped.
     fn end<T>(self, report: &mut Report, result: Result<T, Stop>) -> Option<T> {
         let duration_ms = millis(self.since);
-        report.stages.push(StageTime { stage: self.stage, duration_ms });
-        self.scope.events.tell(Event::StageEnded { stage: self.stage, duration_ms });
+        report.stages.push(StageTime {
+            stage: self.stage,
+            duration_ms,
+        });
+        self.scope.events.tell(Event::StageEnded {
+            stage: self.stage,
+            duration_ms,
+        });
         result.map_err(|stop| report.stop(stop)).ok()
     }
 }

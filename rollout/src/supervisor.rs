@@ -12,7 +12,7 @@ use dressage_wire::ids::{OwnerId, RolloutId};
 use dressage_wire::rollout::{Recorder, RolloutOutcome};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -134,7 +134,11 @@ impl Supervisor {
             tasks: JoinSet::new(),
         };
         tokio::spawn(dispatcher.run());
-        Self { messages, live, hurry }
+        Self {
+            messages,
+            live,
+            hurry,
+        }
     }
 
     /// Takes a rollout; it runs when there is a place for it.
@@ -143,12 +147,21 @@ impl Supervisor {
         let (events, receiver) = broadcast::channel(crate::events::CAPACITY);
         let (outcome, outcome_receiver) = oneshot::channel();
         let (accepted, answer) = oneshot::channel();
-        let submission = Submission { request, events, outcome, accepted };
+        let submission = Submission {
+            request,
+            events,
+            outcome,
+            accepted,
+        };
         self.messages
             .send(Message::Submit(Box::new(submission)))
             .map_err(|_| SubmitError::Closed)?;
         answer.await.unwrap_or(Err(SubmitError::Closed))?;
-        Ok(RolloutHandle { id, events: receiver, outcome: outcome_receiver })
+        Ok(RolloutHandle {
+            id,
+            events: receiver,
+            outcome: outcome_receiver,
+        })
     }
 
     /// Asks a rollout to stop. It ends as cancelled, with everything cleaned up; one that is over stays as it is.
@@ -268,7 +281,12 @@ impl Dispatcher {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { request, events, outcome, accepted } = submission;
+        let Submission {
+            request,
+            events,
+            outcome,
+            accepted,
+        } = submission;
         let id = request.id;
         let answer = match self.entries.contains_key(&id) {
             _ if !self.open => Err(SubmitError::Closed),
@@ -288,20 +306,35 @@ impl Dispatcher {
         };
         let cancel = CancellationToken::new();
         self.queue.push_back(id);
-        let waiting = Some(Waiting { request, events, outcome });
-        self.entries.insert(id, Entry { live, cancel, waiting });
+        let waiting = Some(Waiting {
+            request,
+            events,
+            outcome,
+        });
+        self.entries.insert(
+            id,
+            Entry {
+                live,
+                cancel,
+                waiting,
+            },
+        );
     }
 
     /// Starts what there is a place for. A cancelled rollout needs none: it only writes its row and ends.
     fn admit(&mut self) {
         let mut still_waiting = VecDeque::new();
         while let Some(id) = self.queue.pop_front() {
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let Some(entry) = self.entries.get_mut(&id) else {
+                continue;
+            };
             if self.running >= self.config.concurrency.max(1) && !entry.cancel.is_cancelled() {
                 still_waiting.push_back(id);
                 continue;
             }
-            let Some(waiting) = entry.waiting.take() else { continue };
+            let Some(waiting) = entry.waiting.take() else {
+                continue;
+            };
             if !entry.cancel.is_cancelled() {
                 entry.enter(LiveState::Running);
             }
@@ -315,6 +348,7 @@ impl Dispatcher {
                 events: Events::new(id, waiting.events, self.back.clone()),
                 cancel: entry.cancel.clone(),
                 hurry: self.hurry.clone(),
+                sandbox: OnceLock::new(),
                 request: waiting.request,
             };
             self.tasks.spawn(async move {

@@ -1,5 +1,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
+
+use dressage_wire::capture::AgentSigns;
 use dressage_wire::event::AgentEvent;
 use dressage_wire::task::AgentSpec;
 use secrecy::SecretString;
@@ -33,8 +35,13 @@ pub trait Agent: Send + Sync {
     /// Reads one line of its standard output; adds what it means to `events`. A line that means nothing adds nothing.
     fn parse_line(&self, line: &[u8], events: &mut Vec<AgentEvent>);
 
-    /// By what its calls are known.
-    fn signs(&self) -> Signs;
+    /// By what its calls are known; a call without these signs is foreign.
+    fn signs(&self) -> AgentSigns;
+
+    /// Whether it bears comment lines in a stream, which keep it waiting while the endpoint is silent.
+    fn bears_comments(&self) -> bool {
+        true
+    }
 }
 
 /// An agent's program on this machine.
@@ -132,19 +139,6 @@ pub struct PlannedFile {
     pub mode: u32,
 }
 
-/// By what an agent's own calls are known. A call without them is foreign.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Signs {
-    /// What its `User-Agent` begins with.
-    pub user_agent_prefix: Option<&'static str>,
-    /// Header with the id of the conversation; its own calls always carry it.
-    pub session_header: Option<&'static str>,
-    /// Header with the id of the conversation that started this one; there in sub-agents' calls only.
-    pub parent_session_header: Option<&'static str>,
-    /// Whether it bears comment lines in a stream.
-    pub bears_comments: bool,
-}
-
 /// What can go wrong with an agent's program or its configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -236,9 +230,9 @@ impl AgentError {
                     None => format!("the agents are: {}", known.join(", ")),
                 })
             }
-            Self::NotInstalled { name, version } => {
-                Some(format!("run `dressage agents install {name} --version {version}`"))
-            }
+            Self::NotInstalled { name, version } => Some(format!(
+                "run `dressage agents install {name} --version {version}`"
+            )),
             Self::Broken { name, .. } => Some(format!("run `dressage agents install {name} --force`")),
             Self::Installer { program: "npm", .. } => {
                 Some("npm must be on PATH (apt-get install npm) and reach its registry".into())

@@ -41,7 +41,9 @@ pub(crate) async fn run(scope: &Scope, plan: &Plan, report: &mut Report) -> Resu
         Err(Cut::Cancelled) => Err(Stop::Cancelled),
         Err(Cut::Deadline) => {
             let message = format!("sandbox was not there after {} s", limits.boot_timeout_s);
-            Err(faults::SANDBOX_BOOT_TIMEOUT.fault(Some(Stage::Boot), message).into())
+            Err(faults::SANDBOX_BOOT_TIMEOUT
+                .fault(Some(Stage::Boot), message)
+                .into())
         }
     }
 }
@@ -63,16 +65,25 @@ fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
             cpus: limits.cpus,
             pids: limits.pids,
         },
-        assets: vec![Asset { name: AGENT_ASSET.into(), host_path: plan.installed.directory.clone() }],
+        assets: vec![Asset {
+            name: AGENT_ASSET.into(),
+            host_path: plan.installed.directory.clone(),
+        }],
         labels,
-        lifetime: lifetime(&request.task.limits, request.task.setup.len(), request.task.verify.len()),
+        lifetime: lifetime(
+            &request.task.limits,
+            request.task.setup.len(),
+            request.task.verify.len(),
+        ),
         relay_port: relayed.then_some(RELAY_PORT),
     }
 }
 
 /// The sum of all deadlines, and some more.
 fn lifetime(limits: &Limits, setup: usize, verify: usize) -> Duration {
-    let commands = |count: usize, timeout_s: f64| seconds(timeout_s).saturating_mul(u32::try_from(count + 1).unwrap_or(u32::MAX));
+    let commands = |count: usize, timeout_s: f64| {
+        seconds(timeout_s).saturating_mul(u32::try_from(count + 1).unwrap_or(u32::MAX))
+    };
     [
         seconds(limits.boot_timeout_s),
         commands(setup, limits.setup_timeout_s),

@@ -42,7 +42,9 @@ async fn fetch(sandbox: &dyn Sandbox, report: &mut Report) -> Result<(), Sandbox
         Err(error) => return Err(error),
     };
     if found.truncated {
-        report.warn(format!("there are more than {MAX_LISTED} files; the rest is not listed"));
+        report.warn(format!(
+            "there are more than {MAX_LISTED} files; the rest is not listed"
+        ));
     }
     let prefix = format!("{directory}/");
     for (path, size) in found.files {
@@ -53,7 +55,10 @@ async fn fetch(sandbox: &dyn Sandbox, report: &mut Report) -> Result<(), Sandbox
         }
         match sandbox.read_file(&path, MAX_FILE_BYTES).await {
             Ok(content) => {
-                let text = String::from_utf8_lossy(&content).chars().take(MAX_CHARACTERS).collect();
+                let text = String::from_utf8_lossy(&content)
+                    .chars()
+                    .take(MAX_CHARACTERS)
+                    .collect();
                 report.files.insert(name, text);
             }
             Err(error @ SandboxError::Gone { .. }) => return Err(error),

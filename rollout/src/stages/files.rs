@@ -34,7 +34,10 @@ pub(crate) async fn write(
     let deadline = Instant::now() + timeout;
     for (path, content) in files {
         let fail = |error: &dyn std::error::Error| {
-            let mut fault = code.fault(Some(stage), format!("file `{path}` of the task could not be written"));
+            let mut fault = code.fault(
+                Some(stage),
+                format!("file `{path}` of the task could not be written"),
+            );
             fault.causes.push(error.to_string());
             Stop::from(fault)
         };
@@ -43,13 +46,22 @@ pub(crate) async fn write(
             true => path.clone(),
             false => format!("{}/{path}", working_directory(sandbox)),
         };
-        match scope.until(deadline, sandbox.write_file(&target, Bytes::from(content), 0o644)).await {
+        match scope
+            .until(
+                deadline,
+                sandbox.write_file(&target, Bytes::from(content.into_owned()), 0o644),
+            )
+            .await
+        {
             Ok(Ok(())) => {}
             Ok(Err(error @ SandboxError::Gone { .. })) => return Err(Stop::sandbox(stage, code, &error)),
             Ok(Err(error)) => return Err(fail(&error)),
             Err(Cut::Cancelled) => return Err(Stop::Cancelled),
             Err(Cut::Deadline) => {
-                let message = format!("file `{path}` of the task was not written within {} s", timeout.as_secs_f64());
+                let message = format!(
+                    "file `{path}` of the task was not written within {} s",
+                    timeout.as_secs_f64()
+                );
                 return Err(code.fault(Some(stage), message).into());
             }
         }

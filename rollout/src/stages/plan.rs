@@ -48,7 +48,11 @@ pub(crate) async fn make(scope: &Scope) -> Result<Plan, Stop> {
     let installed = agent
         .installed(&scope.cache_dir, spec.version.as_deref())
         .map_err(|error| agent_fault(&error))?;
-    Ok(Plan { agent, installed, model })
+    Ok(Plan {
+        agent,
+        installed,
+        model,
+    })
 }
 
 async fn start(scope: &Scope, agent: Option<&dyn Agent>) -> Result<(), Stop> {

@@ -51,11 +51,22 @@ async fn commands(
             timeout: Some(timeout),
             ..Command::default()
         };
-        let command = TaskCommand { stage: Stage::Setup, index, text, command };
+        let command = TaskCommand {
+            stage: Stage::Setup,
+            index,
+            text,
+            command,
+        };
         let deadline = Instant::now() + timeout + REPORT_SLACK;
         let result = match scope.until(deadline, command.run(sandbox, &scope.events)).await {
             Ok(Ok(result)) => result,
-            Ok(Err(error)) => return Err(Stop::sandbox(Stage::Setup, faults::SANDBOX_OPERATION_FAILED, &error)),
+            Ok(Err(error)) => {
+                return Err(Stop::sandbox(
+                    Stage::Setup,
+                    faults::SANDBOX_OPERATION_FAILED,
+                    &error,
+                ));
+            }
             Err(Cut::Cancelled) => return Err(Stop::Cancelled),
             Err(Cut::Deadline) => return Err(unresponsive(Stage::Setup)),
         };
@@ -77,23 +88,41 @@ fn failure(result: &CommandResult, index: usize, count: usize) -> Option<Stop> {
     let mut fault = match (result.timed_out, result.signal) {
         (true, _) => {
             let seconds = result.duration_ms / 1000;
-            faults::SETUP_TIMEOUT
-                .fault(Some(Stage::Setup), format!("{place} was killed at its deadline after {seconds} s: {text}"))
+            faults::SETUP_TIMEOUT.fault(
+                Some(Stage::Setup),
+                format!("{place} was killed at its deadline after {seconds} s: {text}"),
+            )
         }
-        (false, Some(signal)) => faults::SETUP_COMMAND_FAILED
-            .fault(Some(Stage::Setup), format!("{place} was ended by signal {signal}: {text}")),
-        (false, None) => faults::SETUP_COMMAND_FAILED
-            .fault(Some(Stage::Setup), format!("{place} exited with code {}: {text}", result.exit_code)),
+        (false, Some(signal)) => faults::SETUP_COMMAND_FAILED.fault(
+            Some(Stage::Setup),
+            format!("{place} was ended by signal {signal}: {text}"),
+        ),
+        (false, None) => faults::SETUP_COMMAND_FAILED.fault(
+            Some(Stage::Setup),
+            format!("{place} exited with code {}: {text}", result.exit_code),
+        ),
     };
-    let output = if result.stderr.trim().is_empty() { &result.stdout } else { &result.stderr };
+    let output = if result.stderr.trim().is_empty() {
+        &result.stdout
+    } else {
+        &result.stderr
+    };
     let last_lines: Vec<&str> = output.trim_end().lines().rev().take(5).collect();
-    fault.causes.extend(last_lines.iter().rev().map(|line| line.chars().take(500).collect()));
+    fault.causes.extend(
+        last_lines
+            .iter()
+            .rev()
+            .map(|line| line.chars().take(500).collect()),
+    );
     Some(fault.into())
 }
 
 /// The sandbox did not report the end of what it should have ended itself.
 pub(crate) fn unresponsive(stage: Stage) -> Stop {
     faults::SANDBOX_GONE
-        .fault(Some(stage), "sandbox did not report the end of a command that was past its deadline")
+        .fault(
+            Some(stage),
+            "sandbox did not report the end of a command that was past its deadline",
+        )
         .into()
 }

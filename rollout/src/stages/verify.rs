@@ -21,10 +21,18 @@ pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Repor
     let timeout = seconds(scope.request.task.limits.verify_timeout_s);
     let directory = format!("{}/logs/verifier", sandbox.home());
     let deadline = Instant::now() + timeout + REPORT_SLACK;
-    let separated = scope.until(deadline, sandbox.separate(std::slice::from_ref(&directory))).await;
+    let separated = scope
+        .until(deadline, sandbox.separate(std::slice::from_ref(&directory)))
+        .await;
     let separation = match separated {
         Ok(Ok(separation)) => separation,
-        Ok(Err(error)) => return Err(Stop::sandbox(Stage::Verify, faults::SANDBOX_OPERATION_FAILED, &error)),
+        Ok(Err(error)) => {
+            return Err(Stop::sandbox(
+                Stage::Verify,
+                faults::SANDBOX_OPERATION_FAILED,
+                &error,
+            ));
+        }
         Err(Cut::Cancelled) => return Err(Stop::Cancelled),
         Err(Cut::Deadline) => return Err(unresponsive(Stage::Verify)),
     };
@@ -38,7 +46,15 @@ pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Repor
     // The evidence is kept whatever came of it.
     let (reward, result) = match value {
         Ok(value) => (verdict(results, value, separation), Ok(())),
-        Err(stop) => (Reward { value: None, overridden: false, commands: results, separation }, Err(stop)),
+        Err(stop) => (
+            Reward {
+                value: None,
+                overridden: false,
+                commands: results,
+                separation,
+            },
+            Err(stop),
+        ),
     };
     scope.events.tell(Event::Reward { value: reward.value });
     report.reward = Some(reward);
@@ -69,11 +85,22 @@ async fn commands(
             timeout: Some(timeout),
             ..Command::default()
         };
-        let command = TaskCommand { stage: Stage::Verify, index, text, command };
+        let command = TaskCommand {
+            stage: Stage::Verify,
+            index,
+            text,
+            command,
+        };
         let deadline = Instant::now() + timeout + REPORT_SLACK;
         match scope.until(deadline, command.run(sandbox, &scope.events)).await {
             Ok(Ok(result)) => results.push(result),
-            Ok(Err(error)) => return Err(Stop::sandbox(Stage::Verify, faults::SANDBOX_OPERATION_FAILED, &error)),
+            Ok(Err(error)) => {
+                return Err(Stop::sandbox(
+                    Stage::Verify,
+                    faults::SANDBOX_OPERATION_FAILED,
+                    &error,
+                ));
+            }
             Err(Cut::Cancelled) => return Err(Stop::Cancelled),
             Err(Cut::Deadline) => return Err(unresponsive(Stage::Verify)),
         }
@@ -85,11 +112,15 @@ async fn commands(
 async fn read_override(scope: &Scope, sandbox: &dyn Sandbox, path: &str) -> Result<Option<f64>, Stop> {
     let range = scope.request.task.reward;
     let deadline = Instant::now() + REPORT_SLACK;
-    let content = match scope.until(deadline, sandbox.read_file(path, reward::OVERRIDE_MAX_BYTES)).await {
+    let content = match scope
+        .until(deadline, sandbox.read_file(path, reward::OVERRIDE_MAX_BYTES))
+        .await
+    {
         Ok(Ok(content)) => content,
         Ok(Err(SandboxError::NotFound { .. })) => return Ok(None),
         Ok(Err(error)) => {
-            let mut fault = faults::REWARD_INVALID.fault(Some(Stage::Verify), "reward.txt cannot be read as a reward");
+            let mut fault =
+                faults::REWARD_INVALID.fault(Some(Stage::Verify), "reward.txt cannot be read as a reward");
             fault.causes.push(error.to_string());
             return Err(match error {
                 SandboxError::Gone { .. } => Stop::sandbox(Stage::Verify, faults::SANDBOX_GONE, &error),
@@ -107,5 +138,10 @@ async fn read_override(scope: &Scope, sandbox: &dyn Sandbox, path: &str) -> Resu
 }
 
 fn verdict(commands: Vec<CommandResult>, written: Option<f64>, separation: Separation) -> Reward {
-    Reward { value: written.or_else(|| reward::passed_share(&commands)), overridden: written.is_some(), commands, separation }
+    Reward {
+        value: written.or_else(|| reward::passed_share(&commands)),
+        overridden: written.is_some(),
+        commands,
+        separation,
+    }
 }

@@ -1,0 +1,158 @@
+//! OpenCode (`opencode run`), as measured with 1.18.33.
+//!
+//! It takes its whole configuration from one environment variable, its prompt from standard input (an argument would be
+//! put in quotes), and prints one JSON object a line. Its key comes from a variable too: arguments can be read by every
+//! process of a sandbox. It needs `rg` on PATH, or its tools `grep` and `glob` fail.
+
+/// The configuration that it is given.
+mod config;
+
+/// The lines that it prints.
+mod lines;
+
+use super::contract::{
+    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest,
+};
+use super::npm::NativePackage;
+use async_trait::async_trait;
+
+use dressage_wire::call::Purpose;
+use dressage_wire::capture::{AgentSigns, AuxiliarySign};
+use dressage_wire::event::AgentEvent;
+use secrecy::ExposeSecret as _;
+use std::path::Path;
+
+const NAME: &str = "opencode";
+
+/// The version that everything here was measured with.
+const VERSION: &str = "1.18.33";
+
+/// The variable that its key is in.
+const KEY_VARIABLE: &str = "DRESSAGE_MODEL_KEY";
+
+/// Switches that keep it from the network, where it has any.
+const QUIET: [(&str, &str); 6] = [
+    ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
+    ("OPENCODE_DISABLE_AUTOUPDATE", "1"),
+    ("OPENCODE_DISABLE_LSP_DOWNLOAD", "1"),
+    ("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1"),
+    ("OPENCODE_DISABLE_TERMINAL_TITLE", "1"),
+    ("TERM", "dumb"),
+];
+
+/// Its calls beside the conversation.
+const AUXILIARY: [AuxiliarySign; 2] = [
+    AuxiliarySign {
+        purpose: Purpose::Title,
+        system_starts_with: Some("You are a title generator"),
+        user_starts_with: None,
+    },
+    AuxiliarySign {
+        purpose: Purpose::Summary,
+        system_starts_with: Some("You are a context summarization agent."),
+        user_starts_with: None,
+    },
+];
+
+/// OpenCode.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenCode;
+
+/// The npm package for this machine. The baseline build runs on processors without AVX2.
+fn package() -> Result<&'static str, AgentError> {
+    #[cfg(target_arch = "x86_64")]
+    let avx2 = std::arch::is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    let avx2 = false;
+    match (std::env::consts::OS, std::env::consts::ARCH, avx2) {
+        ("linux", "x86_64", true) => Ok("opencode-linux-x64"),
+        ("linux", "x86_64", false) => Ok("opencode-linux-x64-baseline"),
+        ("linux", "aarch64", _) => Ok("opencode-linux-arm64"),
+        (system, architecture, _) => Err(AgentError::NoPackage {
+            name: NAME,
+            platform: format!("{system} on {architecture}"),
+        }),
+    }
+}
+
+fn native(version: Option<&str>) -> Result<NativePackage<'_>, AgentError> {
+    let version = version.unwrap_or(VERSION);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+');
+    if !version.starts_with(|first: char| first.is_ascii_digit()) || !version.bytes().all(plain) {
+        return Err(AgentError::BadVersion {
+            name: NAME,
+            version: version.into(),
+        });
+    }
+    Ok(NativePackage {
+        agent: NAME,
+        package: package()?,
+        version,
+        program: "bin/opencode",
+    })
+}
+
+#[async_trait]
+impl Agent for OpenCode {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pinned_version(&self) -> &str {
+        VERSION
+    }
+
+    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
+        native(version)?.installed(cache_dir)
+    }
+
+    async fn install(
+        &self,
+        request: &InstallRequest,
+        progress: &(dyn Fn(InstallProgress) + Send + Sync),
+    ) -> Result<Installed, AgentError> {
+        native(request.version.as_deref())?
+            .install(request, progress)
+            .await
+    }
+
+    fn launch(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan, AgentError> {
+        let argv = [
+            request.program,
+            "run",
+            "--format",
+            "json",
+            "--auto",
+            "--title",
+            "rollout",
+        ];
+        let mut plan = LaunchPlan {
+            argv: argv.map(String::from).into(),
+            ..LaunchPlan::default()
+        };
+        plan.env = QUIET
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        plan.env
+            .insert(KEY_VARIABLE.into(), request.api_key.expose_secret().into());
+        plan.env.insert(
+            "OPENCODE_CONFIG_CONTENT".into(),
+            config::build(request)?.to_string(),
+        );
+        plan.files = config::files(request);
+        Ok(plan)
+    }
+
+    fn parse_line(&self, line: &[u8], events: &mut Vec<AgentEvent>) {
+        lines::parse(line, events);
+    }
+
+    fn signs(&self) -> AgentSigns {
+        AgentSigns {
+            session_header: Some("x-session-id"),
+            parent_session_header: Some("x-parent-session-id"),
+            user_agent_starts_with: Some("opencode/"),
+            auxiliary: &AUXILIARY,
+        }
+    }
+}
