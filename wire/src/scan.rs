@@ -11,15 +11,19 @@ mod edit;
 /// The one form of all texts that say the same.
 mod canonical;
 
+/// What is nearly JSON, put right.
+mod repair;
+
 /// Going through a text.
 mod reader;
 
 /// Strings and numbers.
 mod value;
 
-pub use canonical::{canonical, repair};
+pub use canonical::canonical;
 pub use edit::{Cutter, Edits};
 pub use reader::{Member, Reader, members};
+pub use repair::sound;
 pub use value::{decode_string, parse_f64, parse_u32_array, parse_u64, string_body, write_string};
 
 /// The most brackets that may be open.

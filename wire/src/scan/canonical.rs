@@ -125,7 +125,7 @@ impl Writer<'_> {
 }
 
 /// Position of the first escape that JSON does not have.
-fn bad_escape(body: &[u8]) -> Option<usize> {
+pub(super) fn bad_escape(body: &[u8]) -> Option<usize> {
     let mut at = 0;
     while let Some(offset) = memchr::memchr(b'\\', body.get(at..)?) {
         let escape = at + offset;
@@ -173,40 +173,4 @@ fn is_literal(text: &[u8]) -> bool {
         rest = exponent.get(length..).unwrap_or_default();
     }
     rest.is_empty()
-}
-
-/// A text as valid JSON: what [`Reader`] lets pass is put right. `NaN` and the infinities become `null`, control
-/// characters in strings are escaped, bytes that are not UTF-8 become U+FFFD. A text that is JSON stays as it is.
-#[must_use]
-pub fn repair(text: &[u8]) -> Vec<u8> {
-    let text = String::from_utf8_lossy(text);
-    let text = text.as_bytes();
-    let mut out = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while let Some(&byte) = text.get(at) {
-        let mut reader = Reader::starting_at(text, at);
-        if byte == b'"'
-            && let Ok(body) = reader.string()
-        {
-            out.push(b'"');
-            for byte in reader.slice(body) {
-                match byte {
-                    0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-                    other => out.push(*other),
-                }
-            }
-            out.push(b'"');
-            at = reader.at();
-        } else if matches!(byte, b'N' | b'I' | b'-')
-            && let Ok(word) = reader.skip()
-            && matches!(reader.slice(word), b"NaN" | b"Infinity" | b"-Infinity")
-        {
-            out.extend_from_slice(b"null");
-            at = reader.at();
-        } else {
-            out.push(byte);
-            at += 1;
-        }
-    }
-    out
 }

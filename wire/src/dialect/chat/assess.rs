@@ -1,7 +1,8 @@
 use super::reply::{Reply, member};
 use crate::call::{CallEnd, CaptureLevel, Flag};
 use crate::capture::{Ask, Captured, RequestFacts};
-use crate::scan::{decode_string, repair, string_body};
+use crate::scan::{decode_string, sound, string_body};
+use std::borrow::Cow;
 use bytes::Bytes;
 
 /// The longest error that is kept as a message.
@@ -102,10 +103,24 @@ fn none_sampled(reply: &Reply) -> bool {
 }
 
 /// A streamed reply as the document it would have been without streaming; empty where nothing came.
-pub(super) fn document(reply: &Reply) -> Bytes {
+pub(super) fn document(reply: &mut Reply) -> Bytes {
     if reply.choices.is_empty() && reply.members.is_empty() {
         return Bytes::new();
     }
+    let written = write(reply);
+    if let Some(document) = sound(&written) {
+        return match document {
+            Cow::Borrowed(_) => Bytes::from(written),
+            Cow::Owned(repaired) => Bytes::from(repaired),
+        };
+    }
+    reply.incomplete = true;
+    reply.scrub();
+    let written = write(reply);
+    sound(&written).map(|document| Bytes::from(document.into_owned())).unwrap_or_default()
+}
+
+fn write(reply: &Reply) -> Vec<u8> {
     let mut out = b"{".to_vec();
     let mut comma = b"".as_slice();
     let mut field = |key: &[u8], out: &mut Vec<u8>| {
@@ -135,7 +150,7 @@ pub(super) fn document(reply: &Reply) -> Bytes {
         out.extend_from_slice(&member.value);
     }
     out.push(b'}');
-    sound(Bytes::from(out))
+    out
 }
 
 fn write_choices(reply: &Reply, out: &mut Vec<u8>) {
@@ -165,20 +180,6 @@ fn write_choices(reply: &Reply, out: &mut Vec<u8>) {
         out.push(b'}');
     }
     out.push(b']');
-}
-
-/// A document as valid JSON: what Python servers write beyond it is put right.
-pub(super) fn sound(document: Bytes) -> Bytes {
-    let text = std::str::from_utf8(&document).ok();
-    let valid = text.is_some_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
-    // A pair of surrogates may have lost its other half.
-    let surrogates = memchr::memmem::find(&document, b"\\ud").is_some()
-        || memchr::memmem::find(&document, b"\\uD").is_some();
-    if valid && !surrogates {
-        document
-    } else {
-        Bytes::from(repair(&document))
-    }
 }
 
 /// See [`Dialect::refused_reply`](crate::dialect::Dialect::refused_reply).

@@ -1,4 +1,4 @@
-use super::reply::RawMember;
+use super::reply::{RawMember, scrub};
 use crate::scan::{Reader, ScanError, parse_u64, string_body};
 
 /// A message put together from its deltas. Strings are joined as the bytes between their quotes, escapes as they are,
@@ -140,6 +140,28 @@ impl Message {
             more = reader.next(b']')?;
         }
         Ok(())
+    }
+
+    /// Replaces each value that is no JSON by null.
+    pub(super) fn scrub(&mut self) {
+        for (_, field) in &mut self.fields {
+            match field {
+                Field::Text(_) | Field::Function(_) => {}
+                Field::Items(items) => {
+                    let mut array = Vec::new();
+                    wrap(b'[', items, b']', &mut array);
+                    scrub(&mut array);
+                    if array == b"null" {
+                        items.clear();
+                    }
+                }
+                Field::Value(value) => scrub(value),
+                Field::Calls(calls) => {
+                    let members = calls.iter_mut().flat_map(|call| &mut call.members);
+                    members.for_each(|member| scrub(&mut member.value));
+                }
+            }
+        }
     }
 
     /// Appends the message as an object.

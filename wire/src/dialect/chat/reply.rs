@@ -1,7 +1,7 @@
 use super::message::Message;
 use super::tokens::Tokens;
 use crate::call::Usage;
-use crate::scan::{Reader, ScanError, decode_string, parse_u32_array, parse_u64, string_body};
+use crate::scan::{Reader, ScanError, decode_string, parse_u32_array, parse_u64, sound, string_body};
 use std::ops::Range;
 
 /// The most choices that are read of a reply.
@@ -353,10 +353,27 @@ impl Reply {
         }
     }
 
+    /// Replaces each value that is no JSON by null.
+    pub(super) fn scrub(&mut self) {
+        for choice in &mut self.choices {
+            choice.message.scrub();
+            choice.stop_reason.iter_mut().for_each(scrub);
+            choice.members.iter_mut().for_each(|member| scrub(&mut member.value));
+        }
+        self.members.iter_mut().for_each(|member| scrub(&mut member.value));
+    }
+
     /// The model that answered.
     pub(super) fn model(&self) -> Option<String> {
         let model = self.members.iter().find(|member| member.key == b"model")?;
         string_body(&model.value).map(|model| decode_string(model).into_owned())
+    }
+}
+
+/// Replaces a value that is no JSON by null.
+pub(super) fn scrub(value: &mut Vec<u8>) {
+    if sound(value).is_none() {
+        *value = b"null".to_vec();
     }
 }
 

@@ -199,7 +199,7 @@ impl Events {
             ),
             StreamEnd::DownstreamGone => (CallEnd::DownstreamGone, None),
         };
-        let document = assess::document(&reply);
+        let document = assess::document(&mut reply);
         assess::captured(reply, &facts, end, error, document)
     }
 }

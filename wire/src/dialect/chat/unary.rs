@@ -3,8 +3,9 @@ use super::reply::{Form, Layout, Reply};
 use super::strip::{Strip, View};
 use crate::call::CallEnd;
 use crate::capture::{Captured, RequestFacts};
-use crate::scan::Edits;
+use crate::scan::{Edits, sound};
 use bytes::{Bytes, BytesMut};
+use std::borrow::Cow;
 
 /// See [`Dialect::unary`](crate::dialect::Dialect::unary).
 pub(super) fn capture(body: &Bytes, facts: &RequestFacts) -> (Bytes, Captured) {
@@ -37,8 +38,20 @@ pub(super) fn capture(body: &Bytes, facts: &RequestFacts) -> (Bytes, Captured) {
     } else {
         self::stripped(&strip.with_view(for_record), body, &layout)
     };
-    let captured = assess::captured(reply, facts, CallEnd::Complete, None, assess::sound(document));
-    (stripped, captured)
+    let document = match sound(&document) {
+        Some(Cow::Borrowed(_)) => document,
+        Some(Cow::Owned(repaired)) => Bytes::from(repaired),
+        None => return not_json(body, facts, "a value in it is malformed"),
+    };
+    (stripped, assess::captured(reply, facts, CallEnd::Complete, None, document))
+}
+
+/// A body that cannot be read goes to the agent as it is: it would have got no other.
+fn not_json(body: &Bytes, facts: &RequestFacts, why: &str) -> (Bytes, Captured) {
+    let reply = Reply { incomplete: true, ..Reply::default() };
+    let message = format!("the endpoint's reply is not JSON: {why}");
+    let captured = assess::captured(reply, facts, CallEnd::UpstreamError, Some(message), body.clone());
+    (body.clone(), captured)
 }
 
 fn stripped(strip: &Strip, body: &Bytes, layout: &Layout) -> Bytes {
