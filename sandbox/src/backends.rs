@@ -1,4 +1,7 @@
+use crate::lease::{Lease, LeaseError, is_alive};
 use crate::{Backend, BackendConfig, SandboxError};
+use dressage_wire::ids::SandboxId;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Isolated by bubblewrap on this machine.
@@ -34,7 +37,9 @@ pub fn by_name(name: &str) -> Result<&'static BackendEntry, SandboxError> {
     registry()
         .iter()
         .find(|entry| entry.name == name)
-        .ok_or_else(|| SandboxError::UnknownBackend { name: name.to_owned() })
+        .ok_or_else(|| SandboxError::UnknownBackend {
+            name: name.to_owned(),
+        })
 }
 
 /// A row of the table of backends.
@@ -71,6 +76,77 @@ pub struct Fact {
 
 impl Report {
     pub(crate) fn fact(&mut self, name: &'static str, value: impl Into<String>) {
-        self.facts.push(Fact { name, value: value.into() });
+        self.facts.push(Fact {
+            name,
+            value: value.into(),
+        });
     }
+}
+
+/// Runs what blocks off the runtime's threads.
+async fn off_the_runtime<T: Send + 'static>(
+    step: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SandboxError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| SandboxError::Create {
+            step: step.to_owned(),
+            source: Some(std::io::Error::other(error)),
+        })
+}
+
+/// Sandboxes of a backend by their leases, whichever process has them.
+async fn list_leased(
+    config: &BackendConfig,
+    backend: &'static str,
+    labels: BTreeMap<String, String>,
+) -> Result<Vec<SandboxId>, SandboxError> {
+    let owner = Arc::clone(&config.owner);
+    off_the_runtime("list leases", move || {
+        let (leases, unreadable) =
+            Lease::all(owner.data_dir()).map_err(|source| SandboxError::List { backend, source })?;
+        for error in unreadable {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a lease cannot be read");
+        }
+        let carries = |lease: &Lease| {
+            labels
+                .iter()
+                .all(|(name, value)| lease.labels.get(name) == Some(value))
+        };
+        Ok(leases
+            .into_iter()
+            .filter(|lease| lease.backend == backend && carries(lease))
+            .map(|lease| lease.sandbox)
+            .collect())
+    })
+    .await?
+}
+
+/// Removes a sandbox by its lease.
+async fn delete_leased(
+    config: &BackendConfig,
+    backend: &'static str,
+    sandbox: SandboxId,
+) -> Result<(), SandboxError> {
+    let owner = Arc::clone(&config.owner);
+    off_the_runtime("remove a sandbox", move || {
+        let data_dir = owner.data_dir();
+        let found =
+            Lease::find(data_dir, sandbox).map_err(|source| SandboxError::List { backend, source })?;
+        let Some(lease) = found else { return Ok(()) };
+        let result = if lease.owner != owner.id() && is_alive(data_dir, lease.owner) {
+            Err(LeaseError::OwnedByAnother {
+                sandbox,
+                owner: lease.owner,
+            })
+        } else {
+            lease.clear(data_dir)
+        };
+        result.map_err(|source| SandboxError::Left {
+            id: sandbox,
+            source: Arc::new(source),
+        })
+    })
+    .await?
 }

@@ -30,9 +30,15 @@ impl Cgroup {
     /// Where the group `name` will be; to be leased before [`Cgroup::make`]. The second version comes first: it ends
     /// everything at one stroke.
     pub(crate) fn plan(hierarchies: &Hierarchies, name: &str) -> Vec<PathBuf> {
-        let (second, first): (Vec<_>, Vec<_>) =
-            hierarchies.all.iter().partition(|hierarchy| hierarchy.version == Version::Two);
-        second.into_iter().chain(first).map(|hierarchy| hierarchy.parent.join(name)).collect()
+        let (second, first): (Vec<_>, Vec<_>) = hierarchies
+            .all
+            .iter()
+            .partition(|hierarchy| hierarchy.version == Version::Two);
+        second
+            .into_iter()
+            .chain(first)
+            .map(|hierarchy| hierarchy.parent.join(name))
+            .collect()
     }
 
     /// Makes the group and sets its limits. Fails where one of them cannot be set.
@@ -51,7 +57,10 @@ impl Cgroup {
 
     /// The files that a process writes `0` to in order to move itself into the group.
     pub(crate) fn entrances(&self) -> io::Result<Vec<File>> {
-        self.paths.iter().map(|path| OpenOptions::new().write(true).open(path.join("cgroup.procs"))).collect()
+        self.paths
+            .iter()
+            .map(|path| OpenOptions::new().write(true).open(path.join("cgroup.procs")))
+            .collect()
     }
 
     /// Kills everything in a folder of a group and removes the folder. Nothing there is success.
@@ -64,10 +73,16 @@ impl Cgroup {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {}
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    return Err(LeaseError::Busy { path: path.to_path_buf() });
+                    return Err(LeaseError::Busy {
+                        path: path.to_path_buf(),
+                    });
                 }
                 Err(source) => {
-                    return Err(LeaseError::File { operation: "remove", path: path.to_path_buf(), source });
+                    return Err(LeaseError::File {
+                        operation: "remove",
+                        path: path.to_path_buf(),
+                        source,
+                    });
                 }
             }
             kill_all(path);
@@ -84,7 +99,11 @@ fn kill_all(path: &Path) {
     }
     let processes = std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     // 0 stands for a process of another pid namespace, which cannot be named here.
-    for pid in processes.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0) {
+    for pid in processes
+        .lines()
+        .filter_map(|line| line.parse::<i32>().ok())
+        .filter(|pid| *pid > 0)
+    {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
     }
 }
@@ -92,11 +111,17 @@ fn kill_all(path: &Path) {
 /// Writes one limit. Two may fail: swap is not accounted for by every kernel, and a processor quota above that of a parent
 /// group is refused, where the parent's holds anyway.
 fn set_limit(file: &Path, value: &str) -> io::Result<()> {
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = file
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     match std::fs::write(file, value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && SWAP_FILES.contains(&name) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput && name == "cpu.cfs_quota_us" => Ok(()),
-        Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", file.display()))),
+        Err(error) => Err(io::Error::new(
+            error.kind(),
+            format!("{}: {error}", file.display()),
+        )),
         Ok(()) => Ok(()),
     }
 }

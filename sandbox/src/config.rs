@@ -11,6 +11,8 @@ pub struct BackendConfig {
     pub cache_dir: PathBuf,
     /// The static program `dressage-tap`, readable by other users.
     pub tap_binary: PathBuf,
+    /// The program `bwrap`; looked for in the usual places if unset.
+    pub bubblewrap: Option<PathBuf>,
     /// A `rg` to give to sandboxes where the host has none in `/usr/bin`.
     pub ripgrep: Option<PathBuf>,
     /// In whose name sandboxes are made.

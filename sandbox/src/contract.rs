@@ -6,6 +6,7 @@ use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
 use dressage_wire::task::NetworkPolicy;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,11 @@ pub trait Backend: Send + Sync {
     /// Whether a sandbox can have its home at this absolute path. Where it cannot, tasks that name the path are to be
     /// refused, since commands and prompts are never rewritten; [`SandboxSpec::home`] is then not looked at.
     fn gives_home(&self, home: &str) -> bool;
+
+    /// An address of this host that its sandboxes can connect to, for placement direct; `None` where there is none.
+    fn host_address(&self) -> Option<IpAddr> {
+        None
+    }
 
     /// Makes a sandbox and returns when its home is there and commands can run. On failure nothing remains.
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;

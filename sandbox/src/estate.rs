@@ -43,7 +43,10 @@ impl Estate {
         let data_dir = owner.data_dir();
         let failed = |step: &str| {
             let step = step.to_owned();
-            move |source: io::Error| SandboxError::Create { step, source: Some(source) }
+            move |source: io::Error| SandboxError::Create {
+                step,
+                source: Some(source),
+            }
         };
         let uid = match identity {
             Identity::Own if nix::unistd::geteuid().is_root() => {
@@ -58,10 +61,9 @@ impl Estate {
         lease.home = Some(home.clone());
         lease.uid = uid.as_ref().map(UidLock::uid);
         lease.cgroups = Cgroup::plan(hierarchies, &name);
-        lease.write(data_dir).map_err(|source| SandboxError::Lease {
-            id: spec.id,
-            source,
-        })?;
+        lease
+            .write(data_dir)
+            .map_err(|source| SandboxError::Lease { id: spec.id, source })?;
         // From here on dropping the estate removes what was made.
         let mut estate = Self {
             owner: Arc::clone(owner),
@@ -111,7 +113,10 @@ impl Estate {
     pub(crate) fn clear(&self) -> Result<(), LeaseError> {
         let mut cleared = self.cleared.lock().unwrap_or_else(PoisonError::into_inner);
         if !*cleared {
-            self.lease.lock().unwrap_or_else(PoisonError::into_inner).clear(self.owner.data_dir())?;
+            self.lease
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear(self.owner.data_dir())?;
             *cleared = true;
         }
         Ok(())
@@ -147,10 +152,16 @@ fn make_home(homes: &Path, home: &Path, uid: Option<u32>) -> io::Result<()> {
 pub(crate) fn check_size(backend: &'static str, size: Size) -> Result<(), SandboxError> {
     let unsupported = |what: String| Err(SandboxError::Unsupported { backend, what });
     if size.memory_bytes < 16 << 20 {
-        return unsupported(format!("a sandbox with {} bytes of memory (16 MB at least)", size.memory_bytes));
+        return unsupported(format!(
+            "a sandbox with {} bytes of memory (16 MB at least)",
+            size.memory_bytes
+        ));
     }
     if !size.cpus.is_finite() || size.cpus < 0.01 {
-        return unsupported(format!("a sandbox with {} processor cores (0.01 at least)", size.cpus));
+        return unsupported(format!(
+            "a sandbox with {} processor cores (0.01 at least)",
+            size.cpus
+        ));
     }
     if size.pids < 8 {
         return unsupported(format!("a sandbox with {} processes (8 at least)", size.pids));

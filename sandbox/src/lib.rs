@@ -33,6 +33,18 @@ mod spawn;
 /// Whether a sandbox lives, and its end.
 mod life;
 
+/// The conversation with init.
+mod control;
+
+/// A sandbox in which init runs.
+mod controlled;
+
+/// Starts an init, and connects to it.
+mod launch;
+
+/// Makes directories anew in homes that agents have had.
+mod fresh;
+
 /// Removes trees that agents made, whatever they look like.
 mod removal;
 

@@ -19,10 +19,13 @@ const ASKED_MS: u16 = 5_000;
 /// How long the kernel may take to end a killed pid namespace.
 const KILLED_MS: u16 = 10_000;
 
-/// The processes of a sandbox, from init outwards. Ended, with everything in it, when it is dropped; dropping blocks until
-/// nothing of it runs.
+/// The processes of a sandbox, from init outwards. Ended, with everything in it, when it is dropped: on a thread of its
+/// own, since that may take a while.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub(crate) struct Body(Option<Processes>);
+
+#[derive(Debug)]
+struct Processes {
     init: OwnedFd,
     control: UnixStream,
     ending: Ending,
@@ -51,12 +54,58 @@ impl Body {
         estate: Arc<Estate>,
     ) -> io::Result<Self> {
         let init = open_process(Pid::from_raw(init))?;
-        Ok(Self { init, control, ending, children, _estate: estate })
+        Ok(Self(Some(Processes {
+            init,
+            control,
+            ending,
+            children,
+            _estate: estate,
+        })))
     }
 
     /// Adds a program that runs beside the sandbox and ends with it.
     pub(crate) fn add(&mut self, helper: OwnedChild) {
-        self.children.push(helper);
+        if let Some(processes) = &mut self.0 {
+            processes.children.push(helper);
+        }
+    }
+
+    /// What the outermost program wrote to standard error so far.
+    pub(crate) fn complaints(&mut self) -> String {
+        let first = self
+            .0
+            .as_mut()
+            .and_then(|processes| processes.children.first_mut());
+        first.map(OwnedChild::complaints).unwrap_or_default()
+    }
+
+    /// Ends everything, and returns when nothing of it runs any more. Blocks.
+    pub(crate) fn end(mut self) {
+        if let Some(processes) = self.0.take() {
+            processes.end();
+        }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(processes) = self.0.take() {
+            on_a_thread(move || processes.end());
+        }
+    }
+}
+
+impl Processes {
+    fn end(self) {
+        let _ = self.control.shutdown(Shutdown::Both);
+        if self.ending == Ending::ByInit && self.ended_within(ASKED_MS) {
+            return;
+        }
+        // The descriptor becomes readable when the namespace's last process is gone, not when init begins to die.
+        let killed = kill_process(self.init.as_fd());
+        if killed.is_err() || !self.ended_within(KILLED_MS) {
+            tracing::warn!("a sandbox's processes did not end after SIGKILL");
+        }
     }
 
     fn ended_within(&self, timeout_ms: u16) -> bool {
@@ -67,20 +116,6 @@ impl Body {
                 Ok(0) | Err(_) => return false,
                 Ok(_) => return true,
             }
-        }
-    }
-}
-
-impl Drop for Body {
-    fn drop(&mut self) {
-        let _ = self.control.shutdown(Shutdown::Both);
-        if self.ending == Ending::ByInit && self.ended_within(ASKED_MS) {
-            return;
-        }
-        // The descriptor becomes readable when the namespace's last process is gone, not when init begins to die.
-        let killed = kill_process(self.init.as_fd());
-        if killed.is_err() || !self.ended_within(KILLED_MS) {
-            tracing::warn!("a sandbox's processes did not end after SIGKILL");
         }
     }
 }
@@ -114,12 +149,11 @@ impl Life {
         }
     }
 
-    pub(crate) fn estate(&self) -> &Arc<Estate> {
-        &self.estate
-    }
-
     pub(crate) fn is_over(&self) -> bool {
-        matches!(*self.state.lock().unwrap_or_else(PoisonError::into_inner), State::Over)
+        matches!(
+            *self.state.lock().unwrap_or_else(PoisonError::into_inner),
+            State::Over
+        )
     }
 
     /// Takes the processes away in order to end them and start others; `None` once it is over.
@@ -151,12 +185,17 @@ impl Life {
     pub(crate) async fn end(&self) -> Result<(), SandboxError> {
         self.begin_end();
         let mut outcome = self.outcome.subscribe();
-        let result = outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        let result = outcome
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|outcome| outcome.clone());
         match result {
             None | Some(Ok(())) => Ok(()),
-            Some(Err(error)) => {
-                Err(SandboxError::Left { id: self.id, source: error })
-            }
+            Some(Err(error)) => Err(SandboxError::Left {
+                id: self.id,
+                source: error,
+            }),
         }
     }
 
@@ -172,31 +211,33 @@ impl Life {
         }
         self.outcome.send_replace(None);
         let (estate, outcome) = (Arc::clone(&self.estate), self.outcome.clone());
-        let work = Arc::new(Mutex::new(Some((before, estate, outcome))));
-        let again = Arc::clone(&work);
-        let spawned = std::thread::Builder::new().name("ending".into()).spawn(move || finish(&work));
-        if spawned.is_err() {
-            finish(&again);
+        on_a_thread(move || {
+            if let State::Alive(body) = before {
+                body.end();
+            }
+            let result = estate.clear().map_err(Arc::new);
+            drop(estate);
+            outcome.send_replace(Some(result));
+        });
+    }
+}
+
+/// Runs what blocks on a thread of its own, which needs no runtime and is not cancelled with one; or here, where there are no
+/// threads to be had.
+fn on_a_thread(work: impl FnOnce() + Send + 'static) {
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let there = Arc::clone(&work);
+    let spawned = std::thread::Builder::new().name("ending".into()).spawn(move || {
+        if let Some(work) = take(&there) {
+            work();
         }
+    });
+    if spawned.is_err()
+        && let Some(work) = take(&work)
+    {
+        work();
     }
-}
-
-type Work = (State, Arc<Estate>, watch::Sender<Option<Result<(), Arc<LeaseError>>>>);
-
-fn finish(work: &Mutex<Option<Work>>) {
-    let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some((state, estate, outcome)) = work {
-        drop(state);
-        let result = estate.clear().map_err(Arc::new);
-        drop(estate);
-        outcome.send_replace(Some(result));
-    }
-}
-
-/// Drops something that blocks while it is dropped, without blocking the runtime.
-pub(crate) async fn drop_elsewhere<T: Send + 'static>(value: T) {
-    // The task is joined or left behind; either way it runs to its end.
-    let _ = tokio::task::spawn_blocking(move || drop(value)).await;
 }
 
 impl Drop for Life {

@@ -92,7 +92,11 @@ fn allow(parent: BorrowedFd<'_>, name: &CString) -> io::Result<()> {
 }
 
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
-    open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+    open(
+        path,
+        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
 }
 
 /// The path by which an open file can be reached, whatever it is called.

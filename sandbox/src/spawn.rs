@@ -1,8 +1,12 @@
 use crate::kernel::{ChildSetup, set_up};
-use std::io;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::{OnceLock, mpsc};
 use tokio::sync::oneshot;
+
+/// What is kept of what a program that failed wrote.
+const MAX_COMPLAINT_BYTES: usize = 2048;
 
 /// A program to be started by the [spawner](spawn).
 pub(crate) struct Launch {
@@ -23,9 +27,25 @@ impl OwnedChild {
         self.0.as_ref().and_then(|child| i32::try_from(child.id()).ok())
     }
 
-    /// What it wrote to standard error, once it has ended.
-    pub(crate) fn take_stderr(&mut self) -> Option<std::process::ChildStderr> {
-        self.0.as_mut()?.stderr.take()
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.0
+            .as_mut()
+            .is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// What it has written to standard error by now, cut to a few lines. Does not wait for more.
+    pub(crate) fn complaints(&mut self) -> String {
+        let Some(mut stderr) = self.0.as_mut().and_then(|child| child.stderr.take()) else {
+            return String::new();
+        };
+        let mut text = vec![0; MAX_COMPLAINT_BYTES];
+        let read = fcntl(&stderr, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .map_err(io::Error::from)
+            .and_then(|_| stderr.read(&mut text))
+            .unwrap_or(0);
+        text.truncate(read);
+        String::from_utf8_lossy(&text).trim().to_owned()
     }
 }
 
@@ -50,23 +70,37 @@ pub(crate) async fn spawn(launch: Launch) -> io::Result<OwnedChild> {
         Some(jobs) => jobs,
         None => {
             let (sender, receiver) = mpsc::channel();
-            std::thread::Builder::new().name("spawner".into()).spawn(move || run(&receiver))?;
+            std::thread::Builder::new()
+                .name("spawner".into())
+                .spawn(move || run(&receiver))?;
             // If another thread was first, this one's spawner ends with its sender, having started nothing.
             SPAWNER.get_or_init(|| sender)
         }
     };
     let (reply, child) = oneshot::channel();
-    jobs.send((launch, reply)).map_err(|_| io::Error::other("the spawner thread has ended"))?;
-    child.await.map_err(|_| io::Error::other("the spawner thread has ended"))?
+    jobs.send((launch, reply))
+        .map_err(|_| io::Error::other("the spawner thread has ended"))?;
+    child
+        .await
+        .map_err(|_| io::Error::other("the spawner thread has ended"))?
 }
 
 fn run(jobs: &mpsc::Receiver<Job>) {
     while let Ok((launch, reply)) = jobs.recv() {
-        let Launch { mut command, setup, holds } = launch;
+        let Launch {
+            mut command,
+            setup,
+            holds,
+        } = launch;
         set_up(&mut command, setup);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = command.spawn().map(|child| OwnedChild(Some(child)));
+        // With it go this side's copies of what the child inherited.
+        drop(command);
         // If nobody waits any more, the child ends here, before what it stands on is let go.
         let _ = reply.send(child);
         drop(holds);

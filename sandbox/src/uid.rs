@@ -90,7 +90,10 @@ mod tests {
 
     #[test]
     fn the_usual_machine_gives_the_usual_range() {
-        assert_eq!(range_in("         0          0 4294967295\n"), Some((210_000, 20_000)));
+        assert_eq!(
+            range_in("         0          0 4294967295\n"),
+            Some((210_000, 20_000))
+        );
     }
 
     #[test]

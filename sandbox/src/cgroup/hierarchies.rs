@@ -54,9 +54,12 @@ impl Hierarchies {
     pub(crate) fn detect() -> Self {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::from(&mounts, &own, &|path| std::fs::read_to_string(path).ok(), &|path| {
-            nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok() && makes_folders(path)
-        })
+        Self::from(
+            &mounts,
+            &own,
+            &|path| std::fs::read_to_string(path).ok(),
+            &|path| nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok() && makes_folders(path),
+        )
     }
 
     /// The same from texts: `/proc/self/mountinfo`, `/proc/self/cgroup`, a reader of files, and whether groups can be
@@ -69,7 +72,9 @@ impl Hierarchies {
     ) -> Self {
         let mut all = Vec::new();
         for mount in mounts.lines().filter_map(Mount::parse) {
-            let Some(inside) = own_group(own, &mount) else { continue };
+            let Some(inside) = own_group(own, &mount) else {
+                continue;
+            };
             let found = match mount.version {
                 Version::One => {
                     let controllers: Vec<_> = Controller::ALL
@@ -77,8 +82,11 @@ impl Hierarchies {
                         .filter(|controller| mount.options.iter().any(|option| option == controller.name()))
                         .collect();
                     let parent = mount.point.join(inside);
-                    (!controllers.is_empty() && can_make(&parent))
-                        .then_some(Hierarchy { version: Version::One, parent, controllers })
+                    (!controllers.is_empty() && can_make(&parent)).then_some(Hierarchy {
+                        version: Version::One,
+                        parent,
+                        controllers,
+                    })
                 }
                 Version::Two => second_version(&mount.point, &inside, read, can_make),
             };
@@ -93,7 +101,9 @@ impl Hierarchies {
 
     /// Whether a limit of that kind can be set.
     pub(crate) fn limits(&self, controller: Controller) -> bool {
-        self.all.iter().any(|hierarchy| hierarchy.controllers.contains(&controller))
+        self.all
+            .iter()
+            .any(|hierarchy| hierarchy.controllers.contains(&controller))
     }
 
     /// For people: `v2`, `v1`, `hybrid`, with what they limit.
@@ -133,10 +143,18 @@ fn second_version(
             .filter(|controller| given.split_whitespace().any(|name| name == controller.name()))
             .collect();
         if !controllers.is_empty() && can_make(folder) {
-            return Some(Hierarchy { version: Version::Two, parent: folder.to_path_buf(), controllers });
+            return Some(Hierarchy {
+                version: Version::Two,
+                parent: folder.to_path_buf(),
+                controllers,
+            });
         }
     }
-    can_make(&own).then_some(Hierarchy { version: Version::Two, parent: own, controllers: Vec::new() })
+    can_make(&own).then_some(Hierarchy {
+        version: Version::Two,
+        parent: own,
+        controllers: Vec::new(),
+    })
 }
 
 /// A line of mountinfo that is a cgroup hierarchy.
@@ -160,7 +178,12 @@ impl Mount {
             _ => return None,
         };
         let options = right.nth(1)?.split(',').map(str::to_owned).collect();
-        Some(Self { version, point: PathBuf::from(point), root: PathBuf::from(root), options })
+        Some(Self {
+            version,
+            point: PathBuf::from(point),
+            root: PathBuf::from(root),
+            options,
+        })
     }
 }
 

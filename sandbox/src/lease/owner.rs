@@ -33,11 +33,25 @@ impl Owner {
                 .create_new(true)
                 .mode(0o600)
                 .open(&path)
-                .map_err(|source| LeaseError::File { operation: "create", path: path.clone(), source })?;
-            file.lock().map_err(|source| LeaseError::File { operation: "lock", path: path.clone(), source })?;
+                .map_err(|source| LeaseError::File {
+                    operation: "create",
+                    path: path.clone(),
+                    source,
+                })?;
+            file.lock().map_err(|source| LeaseError::File {
+                operation: "lock",
+                path: path.clone(),
+                source,
+            })?;
             // A sweep may have taken the file for a dead owner's before it was locked, and removed it.
             if same_file(&path, &file) {
-                return Ok(Self { id, installation, data_dir: data_dir.to_path_buf(), path, _lock: file });
+                return Ok(Self {
+                    id,
+                    installation,
+                    data_dir: data_dir.to_path_buf(),
+                    path,
+                    _lock: file,
+                });
             }
         }
     }
@@ -87,7 +101,13 @@ pub fn dead_owners(data_dir: &Path) -> Result<Vec<OwnerId>, LeaseError> {
     let entries = match std::fs::read_dir(&directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(LeaseError::File { operation: "read", path: directory, source }),
+        Err(source) => {
+            return Err(LeaseError::File {
+                operation: "read",
+                path: directory,
+                source,
+            });
+        }
     };
     let mut dead: Vec<OwnerId> = entries
         .flatten()
@@ -127,24 +147,32 @@ fn same_file(path: &Path, file: &File) -> bool {
 
 /// Makes a directory that others may enter but not list: sandboxes of root run as other users and have homes below.
 fn make_directory(path: &Path) -> Result<(), LeaseError> {
-    DirBuilder::new().recursive(true).mode(0o711).create(path).map_err(|source| LeaseError::File {
-        operation: "create",
-        path: path.to_path_buf(),
-        source,
-    })
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o711)
+        .create(path)
+        .map_err(|source| LeaseError::File {
+            operation: "create",
+            path: path.to_path_buf(),
+            source,
+        })
 }
 
 /// Reads the data directory's id, or gives it one. Two processes that do so at once agree.
 fn installation(data_dir: &Path) -> Result<InstallationId, LeaseError> {
     let path = data_dir.join("installation");
-    let failed = |operation, source| LeaseError::File { operation, path: path.clone(), source };
+    let failed = |operation, source| LeaseError::File {
+        operation,
+        path: path.clone(),
+        source,
+    };
     loop {
         match std::fs::read_to_string(&path) {
             Ok(text) => {
-                return text
-                    .trim()
-                    .parse()
-                    .map_err(|source| LeaseError::Malformed { path: path.clone(), source: Box::new(source) });
+                return text.trim().parse().map_err(|source| LeaseError::Malformed {
+                    path: path.clone(),
+                    source: Box::new(source),
+                });
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(source) => return Err(failed("read", source)),

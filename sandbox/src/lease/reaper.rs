@@ -33,7 +33,10 @@ impl Reaper {
         // Taken before the leases are listed: who is forgotten below left no lease that was not seen.
         let dead = dead_owners(data_dir)?;
         let (leases, unreadable) = Lease::all(data_dir)?;
-        let mut swept = Swept { removed: Vec::new(), failed: unreadable };
+        let mut swept = Swept {
+            removed: Vec::new(),
+            failed: unreadable,
+        };
         let mut still_leasing = Vec::new();
         for lease in leases {
             if lease.owner == self.owner.id() || is_alive(data_dir, lease.owner) {

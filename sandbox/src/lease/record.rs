@@ -103,9 +103,15 @@ impl Lease {
     fn put(&self, data_dir: &Path, sync: bool) -> Result<(), LeaseError> {
         let path = lease_path(data_dir, self.sandbox);
         let fresh = path.with_extension("new");
-        let failed = |operation, source| LeaseError::File { operation, path: path.clone(), source };
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(|source| LeaseError::Malformed { path: path.clone(), source: Box::new(source) })?;
+        let failed = |operation, source| LeaseError::File {
+            operation,
+            path: path.clone(),
+            source,
+        };
+        let text = serde_json::to_vec_pretty(self).map_err(|source| LeaseError::Malformed {
+            path: path.clone(),
+            source: Box::new(source),
+        })?;
         let mut file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -135,9 +141,16 @@ impl Lease {
         match std::fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text)
                 .map(Some)
-                .map_err(|source| LeaseError::Malformed { path, source: Box::new(source) }),
+                .map_err(|source| LeaseError::Malformed {
+                    path,
+                    source: Box::new(source),
+                }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(LeaseError::File { operation: "read", path, source }),
+            Err(source) => Err(LeaseError::File {
+                operation: "read",
+                path,
+                source,
+            }),
         }
     }
 
@@ -151,7 +164,13 @@ impl Lease {
         let entries = match std::fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
-            Err(source) => return Err(LeaseError::File { operation: "read", path: directory, source }),
+            Err(source) => {
+                return Err(LeaseError::File {
+                    operation: "read",
+                    path: directory,
+                    source,
+                });
+            }
         };
         let mut sandboxes: Vec<SandboxId> = entries
             .flatten()
@@ -192,9 +211,11 @@ impl Lease {
         }
         let path = lease_path(data_dir, self.sandbox);
         match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                Err(LeaseError::File { operation: "remove", path, source })
-            }
+            Err(source) if source.kind() != ErrorKind::NotFound => Err(LeaseError::File {
+                operation: "remove",
+                path,
+                source,
+            }),
             _ => Ok(()),
         }
     }

@@ -45,7 +45,13 @@ fn a_tree_deeper_than_any_path_or_stack_is_removed() {
     let mut directory = open_directory(&home).unwrap();
     for _ in 0..20_000 {
         nix::sys::stat::mkdirat(&directory, name.as_c_str(), Mode::S_IRWXU).unwrap();
-        directory = openat(&directory, name.as_c_str(), OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
+        directory = openat(
+            &directory,
+            name.as_c_str(),
+            OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )
+        .unwrap();
     }
     remove_tree(&home).unwrap();
     assert!(!home.exists());

@@ -1,0 +1,254 @@
+use crate::control::Control;
+use crate::life::{Body, Life};
+use crate::{Channel, Command, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec};
+use async_trait::async_trait;
+use bytes::Bytes;
+use dressage_wire::control::{Exists, List, Read, Start, Write};
+use dressage_wire::ids::SandboxId;
+use dressage_wire::reward::Separation;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::net::UnixStream;
+
+/// A sandbox in which `dressage-tap init` runs: everything but how it is built.
+pub(crate) struct ControlledSandbox {
+    id: SandboxId,
+    home: String,
+    env: BTreeMap<String, String>,
+    assets: BTreeMap<String, String>,
+    relay_address: Option<String>,
+    relay: Mutex<Option<UnixStream>>,
+    control: Mutex<Arc<Control>>,
+    life: Life,
+    ground: Box<dyn Ground>,
+}
+
+/// How a sandbox is built, and built again.
+#[async_trait]
+pub(crate) trait Ground: Send + Sync {
+    /// Starts init anew, without a relay, over the same home, after all of the old processes have ended. Each of
+    /// `fresh` is a new empty directory then.
+    async fn rebuild(&self, fresh: &[String]) -> Result<Built, SandboxError>;
+
+    /// What the rebuilding achieves.
+    fn separation(&self) -> Separation;
+}
+
+/// An init that runs, connected.
+pub(crate) struct Built {
+    pub(crate) body: Body,
+    pub(crate) control: Control,
+    pub(crate) relay: Option<UnixStream>,
+    pub(crate) relay_address: Option<String>,
+}
+
+/// Where a sandbox's things are inside.
+pub(crate) struct Inside {
+    pub(crate) home: String,
+    /// What every command's environment begins with.
+    pub(crate) env: BTreeMap<String, String>,
+    /// Name to path.
+    pub(crate) assets: BTreeMap<String, String>,
+}
+
+impl ControlledSandbox {
+    pub(crate) fn new(
+        spec: &SandboxSpec,
+        inside: Inside,
+        built: Built,
+        estate: Arc<crate::estate::Estate>,
+        ground: Box<dyn Ground>,
+    ) -> Self {
+        let mut env = inside.env;
+        env.extend(spec.env.clone());
+        Self {
+            id: spec.id,
+            home: inside.home,
+            env,
+            assets: inside.assets,
+            relay_address: built.relay_address,
+            relay: Mutex::new(built.relay),
+            control: Mutex::new(Arc::new(built.control)),
+            life: Life::new(spec.id, estate, built.body),
+            ground,
+        }
+    }
+
+    fn control(&self) -> Result<Arc<Control>, SandboxError> {
+        if self.life.is_over() {
+            return Err(self.gone("it was killed"));
+        }
+        Ok(Arc::clone(
+            &self.control.lock().unwrap_or_else(PoisonError::into_inner),
+        ))
+    }
+
+    fn gone(&self, reason: &str) -> SandboxError {
+        SandboxError::Gone {
+            id: self.id,
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn absolute(&self, path: &str) -> String {
+        match path {
+            "" | "." => self.home.clone(),
+            path if path.starts_with('/') => path.to_owned(),
+            path => format!(
+                "{}/{}",
+                self.home.trim_end_matches('/'),
+                path.trim_start_matches("./")
+            ),
+        }
+    }
+}
+
+#[async_trait]
+impl Sandbox for ControlledSandbox {
+    fn id(&self) -> SandboxId {
+        self.id
+    }
+
+    fn home(&self) -> &str {
+        &self.home
+    }
+
+    fn asset_path(&self, name: &str) -> Option<String> {
+        self.assets.get(name).cloned()
+    }
+
+    fn relay_address(&self) -> Option<String> {
+        self.relay_address.clone()
+    }
+
+    async fn start(
+        &self,
+        command: Command,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<Box<dyn Process>, SandboxError> {
+        let mut env = if command.clear_env {
+            BTreeMap::new()
+        } else {
+            self.env.clone()
+        };
+        env.extend(command.env);
+        let start = Start {
+            argv: command.argv,
+            env,
+            cwd: command
+                .cwd
+                .map_or_else(|| self.home.clone(), |cwd| self.absolute(&cwd)),
+            timeout_ms: command
+                .timeout
+                .map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        };
+        check_start(&start)?;
+        Ok(Box::new(
+            self.control()?.start(start, command.stdin, output).await?,
+        ))
+    }
+
+    async fn write_file(&self, path: &str, content: Bytes, mode: u32) -> Result<(), SandboxError> {
+        self.control()?
+            .write_file(
+                Write {
+                    path: self.absolute(path),
+                    mode,
+                },
+                content,
+            )
+            .await
+    }
+
+    async fn read_file(&self, path: &str, limit: u64) -> Result<Bytes, SandboxError> {
+        self.control()?
+            .read_file(Read {
+                path: self.absolute(path),
+                limit_bytes: limit,
+            })
+            .await
+    }
+
+    async fn exists(&self, path: &str) -> Result<bool, SandboxError> {
+        self.control()?
+            .exists(Exists {
+                path: self.absolute(path),
+            })
+            .await
+    }
+
+    async fn list_files(
+        &self,
+        path: &str,
+        max_depth: u32,
+        max_files: usize,
+    ) -> Result<FileList, SandboxError> {
+        let list = List {
+            path: self.absolute(path),
+            max_depth,
+            max_files: max_files as u64,
+        };
+        self.control()?.list_files(list).await
+    }
+
+    async fn open_relay(&self) -> Result<Box<dyn Channel>, SandboxError> {
+        let channel = self.relay.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match channel {
+            Some(channel) if !self.life.is_over() => Ok(Box::new(channel)),
+            _ => Err(self.gone("its relay's channel was taken, or there is none")),
+        }
+    }
+
+    async fn separate(&self, fresh_directories: &[String]) -> Result<Separation, SandboxError> {
+        let body = self.life.take_body().ok_or_else(|| self.gone("it was killed"))?;
+        self.control()?.close("its processes were ended for verification");
+        // Joined or left behind, it runs to its end.
+        let _ = tokio::task::spawn_blocking(move || body.end()).await;
+        let fresh: Vec<String> = fresh_directories.iter().map(|path| self.absolute(path)).collect();
+        let built = self.ground.rebuild(&fresh).await?;
+        *self.control.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(built.control);
+        if self.life.put_body(built.body).is_err() {
+            return Err(self.gone("it was killed"));
+        }
+        Ok(self.ground.separation())
+    }
+
+    async fn kill(&self) -> Result<(), SandboxError> {
+        if let Ok(control) = self.control() {
+            control.close("it was killed");
+        }
+        self.life.end().await
+    }
+}
+
+/// What the system would refuse in words that name nothing.
+fn check_start(start: &Start) -> Result<(), SandboxError> {
+    let refused = |message: &str| {
+        Err(SandboxError::Operation {
+            operation: "start",
+            object: start.argv.first().cloned().unwrap_or_default(),
+            message: message.to_owned(),
+            errno: Some(libc::EINVAL),
+        })
+    };
+    if start.argv.first().is_none_or(String::is_empty) {
+        return refused("there is no program to start");
+    }
+    if start
+        .argv
+        .iter()
+        .chain(start.env.values())
+        .any(|text| text.contains('\0'))
+        || start.cwd.contains('\0')
+    {
+        return refused("an argument, an environment variable or the working directory holds a zero byte");
+    }
+    if start
+        .env
+        .keys()
+        .any(|name| name.is_empty() || name.contains(['=', '\0']))
+    {
+        return refused("an environment variable has a name that cannot be one");
+    }
+    Ok(())
+}
