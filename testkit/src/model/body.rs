@@ -93,7 +93,8 @@ impl Body for Played {
             }
             Some(Step::Close) => Poll::Ready(Some(Err(CutOnPurpose))),
             Some(Step::Reset) => {
-                // The connection's task drops body and socket; this is not asked again.
+                // The connection's task drops body and socket. Until it does, hyper may ask again.
+                self.steps.push_front(Step::Reset);
                 self.reset.notify_one();
                 Poll::Pending
             }

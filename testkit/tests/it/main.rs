@@ -8,6 +8,7 @@
 //! The scripted model against recordings of vLLM and against itself, faults as clients see them, the scripted agent as a
 //! process, and the benchmark programs.
 
+mod agent;
 mod client;
 mod faults;
 mod honesty;
