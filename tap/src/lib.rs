@@ -16,6 +16,9 @@ pub mod address;
 /// From a host's name to its addresses.
 mod resolve;
 
+/// Random numbers.
+mod random;
+
 /// Connections: TCP, proxies, TLS.
 mod connect;
 
@@ -71,6 +74,7 @@ pub use budget::{Budgets, SpentBudget};
 pub use channel::ChannelEnd;
 pub use endpoint::{Endpoint, EndpointError};
 pub use gateway::{AllowedHosts, Gateway, Health};
+pub use random::NoRandomness;
 pub use session::{Session, SessionConfig};
 pub use sink::CallSink;
 pub use upstream::Upstream;

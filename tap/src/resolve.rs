@@ -9,12 +9,16 @@ use tower_service::Service;
 
 /// The system's resolver, through the C library.
 #[cfg(not(target_feature = "crt-static"))]
-mod lookup;
+mod system;
 
 /// DNS spoken here: a static program cannot load the C library's resolvers.
+#[cfg(any(target_feature = "crt-static", test))]
+mod stub;
+
 #[cfg(target_feature = "crt-static")]
-#[path = "resolve/stub.rs"]
-mod lookup;
+use stub as lookup;
+#[cfg(not(target_feature = "crt-static"))]
+use system as lookup;
 
 /// Finds the addresses of an endpoint, and refuses those that nothing may be sent to.
 #[derive(Clone, Copy, Debug)]

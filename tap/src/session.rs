@@ -1,4 +1,5 @@
 use crate::budget::{Budgets, Meter, SpentBudget};
+use crate::random::{self, NoRandomness};
 use crate::sink::CallSink;
 use crate::upstream::Upstream;
 use dressage_wire::call::{Call, CallEnd};
@@ -151,7 +152,11 @@ impl Session {
             top_logprobs: config.top_logprobs,
             keep_top_logprobs: config.top_logprobs,
             max_tokens_cap: config.max_tokens_cap,
-            sampling: if config.ask == Ask::Nothing { sampling.clone() } else { sampling.over(&Sampling::neutral()) },
+            sampling: if config.ask == Ask::Nothing {
+                sampling.clone()
+            } else {
+                sampling.over(&Sampling::neutral())
+            },
             model: endpoint.model.clone(),
             disable_thinking: config.disable_thinking || endpoint.disable_thinking,
             capture: config.capture,
@@ -226,7 +231,11 @@ impl Session {
 
     /// Room for the body of a request, to be filled while it is read.
     pub(crate) fn room(&self) -> Room {
-        Room { all: Arc::clone(&self.request_bytes), limit: self.config.limits.requests_bytes, held: 0 }
+        Room {
+            all: Arc::clone(&self.request_bytes),
+            limit: self.config.limits.requests_bytes,
+            held: 0,
+        }
     }
 
     pub(crate) fn next_index(&self) -> u32 {
@@ -259,7 +268,8 @@ impl Session {
     pub(crate) fn admit(&self) -> Result<(), SpentBudget> {
         let admitted = lock(&self.meter).admit();
         if let Err(spent) = admitted {
-            self.spent.send_if_modified(|known| known.replace(spent).is_none());
+            self.spent
+                .send_if_modified(|known| known.replace(spent).is_none());
         }
         admitted
     }
@@ -303,17 +313,9 @@ impl fmt::Debug for Session {
     }
 }
 
-/// The system gave no random numbers.
-#[derive(Debug, thiserror::Error)]
-#[error("random numbers for a session's token could not be read")]
-pub struct NoRandomness(#[source] std::io::Error);
-
 fn random_token() -> Result<SecretString, NoRandomness> {
-    use std::io::Read;
     let mut bits = [0u8; 32];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bits))
-        .map_err(NoRandomness)?;
+    random::fill(&mut bits)?;
     let mut text = String::with_capacity(68);
     // The prefix makes the token look like the key that agents expect.
     text.push_str("sk-");

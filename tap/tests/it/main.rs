@@ -1,0 +1,20 @@
+//! The gateway on real sockets, against an endpoint that does what each test says.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that meets what it does not expect has to fail there"
+)]
+
+mod support;
+
+mod streams;
+
+mod whole;
+
+mod ends;
+
+mod sessions;
+
+mod refusals;
