@@ -1,0 +1,194 @@
+//! `dressage agents list|install`.
+
+use crate::environment::{Environment, names};
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::terminal::{BAD, FAINT, GOOD, STRONG, Table, styled};
+use crate::workspace::Context;
+use dressage_rollout::agents::{Agent, AgentError, InstallProgress, InstallRequest};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What it takes.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List the agents, and which are installed.
+    List {
+        /// Write a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Install an agent into the cache directory, never into a home or a project.
+    Install {
+        /// Which; every agent if left out.
+        name: Option<String>,
+        /// Its version, where it is not to be the pinned one.
+        #[arg(long, value_name = "VERSION", requires = "name")]
+        version: Option<String>,
+        /// Install again what is there.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Does it.
+///
+/// # Errors
+/// Where an agent is unknown or cannot be installed.
+pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    match &arguments.command {
+        Command::List { json } => list(context, *json),
+        Command::Install { name, version, force } => {
+            install(context, name.as_deref(), version.as_deref(), *force).await
+        }
+    }
+}
+
+/// An agent on this machine.
+#[derive(Debug, Serialize)]
+pub struct AgentState {
+    /// Its name.
+    pub name: &'static str,
+    /// The version that is run where a task names none.
+    pub pinned_version: String,
+    /// The tree that it is in, where it is installed and can be run.
+    pub directory: Option<PathBuf>,
+    /// Why it cannot be run, where it is not merely absent.
+    pub problem: Option<String>,
+    /// What would help.
+    pub hint: Option<String>,
+}
+
+/// Every agent, as it is on this machine.
+pub fn states(context: &Context) -> Vec<AgentState> {
+    let state = |agent: &dyn Agent| {
+        let found = agent.installed(&context.paths.cache, None);
+        let (directory, error) = match found {
+            Ok(installed) => (Some(installed.directory), None),
+            Err(error) => (None, Some(error)),
+        };
+        AgentState {
+            name: agent.name(),
+            pinned_version: agent.pinned_version().to_owned(),
+            directory,
+            hint: error.as_ref().and_then(AgentError::hint),
+            problem: error.map(|error| error.to_string()),
+        }
+    };
+    context.agents().iter().map(|agent| state(&**agent)).collect()
+}
+
+fn list(context: &Context, json: bool) -> Result<Exit, Failure> {
+    let states = states(context);
+    if json {
+        context.terminal.line(super::json(&states)?);
+        return Ok(Exit::Done);
+    }
+    let mut table = Table::with_heading(["agent", "version", "state"]);
+    for state in states {
+        let found = match (&state.directory, &state.problem) {
+            (Some(directory), _) => format!(
+                "{} {}",
+                styled(GOOD, "installed"),
+                styled(FAINT, directory.display())
+            ),
+            (None, Some(problem)) => format!("{}: {problem}", styled(BAD, "not usable")),
+            (None, None) => styled(BAD, "not usable"),
+        };
+        table.row([styled(STRONG, state.name), state.pinned_version, found]);
+    }
+    for line in table.lines() {
+        context.terminal.line(line);
+    }
+    Ok(Exit::Done)
+}
+
+async fn install(
+    context: &Context,
+    name: Option<&str>,
+    version: Option<&str>,
+    force: bool,
+) -> Result<Exit, Failure> {
+    let agents = context.agents();
+    let chosen = match name {
+        Some(name) => {
+            vec![
+                agents
+                    .get(name)
+                    .map_err(|error| failure(Exit::BadInput, &error))?,
+            ]
+        }
+        None => agents.iter().cloned().collect(),
+    };
+    let request = InstallRequest {
+        cache_dir: context.paths.cache.clone(),
+        version: version.map(str::to_owned),
+        npm: context.program("npm"),
+        npm_config: npm_config(&context.environment),
+        force,
+    };
+    for agent in chosen {
+        let spinner = spinner(context);
+        let installed = agent
+            .install(&request, &|progress| {
+                tell(context, &spinner, agent.name(), &progress)
+            })
+            .await;
+        spinner.finish_and_clear();
+        let installed = installed.map_err(|error| match error {
+            AgentError::BadVersion { .. } | AgentError::Unknown { .. } => failure(Exit::BadInput, &error),
+            _ => failure(Exit::MachineLacks, &error),
+        })?;
+        context.terminal.line(format!(
+            "{} {} is installed in {}",
+            agent.name(),
+            installed.version,
+            installed.directory.display()
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+fn failure(exit: Exit, error: &AgentError) -> Failure {
+    Failure::from_error(exit, error).maybe_hint(error.hint())
+}
+
+/// The user's own npm configuration: which registry and which proxy. npm is run with another home.
+fn npm_config(environment: &Environment) -> Option<PathBuf> {
+    let path = Path::new(environment.get(names::HOME)?).join(".npmrc");
+    path.is_file().then_some(path)
+}
+
+fn spinner(context: &Context) -> ProgressBar {
+    if !context.terminal.shows_bars() {
+        return ProgressBar::hidden();
+    }
+    let spinner = context.terminal.bars.add(ProgressBar::new_spinner());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed:.dim}") {
+        spinner.set_style(style);
+    }
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    spinner
+}
+
+fn tell(context: &Context, spinner: &ProgressBar, name: &str, progress: &InstallProgress) {
+    let line = match progress {
+        InstallProgress::AlreadyInstalled { version } => format!("{name} {version} is there already"),
+        InstallProgress::Waiting => format!("{name}: waiting for another process that installs it"),
+        InstallProgress::Fetching { package, directory } => {
+            format!("{name}: fetching {package} with npm into {}", directory.display())
+        }
+        InstallProgress::Checking => format!("{name}: trying it"),
+        InstallProgress::Done { .. } => return,
+    };
+    context.terminal.note(&line);
+    spinner.set_message(line);
+}

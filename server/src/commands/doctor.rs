@@ -1,0 +1,340 @@
+//! `dressage doctor`: what this machine can do.
+
+use super::agents::{AgentState, states};
+use super::run::{DEFAULT_SANDBOX, check};
+use crate::embedded;
+use crate::endpoints::{self, Choice, Chosen};
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::terminal::{BAD, FAINT, GOOD, NOTE, STRONG, styled};
+use crate::workspace::{Context, chain};
+use dressage_sandbox::lease::Owner;
+use dressage_sandbox::{BackendConfig, registry};
+use dressage_store::Store;
+use dressage_tap::Upstream;
+use serde::Serialize;
+use std::sync::Arc;
+
+/// What it takes.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Ask this endpoint too.
+    #[arg(long, value_name = "NAME")]
+    endpoint: Option<String>,
+    /// Write a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Findings {
+    version: &'static str,
+    system: String,
+    checks: Vec<Check>,
+    sandboxes: Vec<Sandbox>,
+    agents: Vec<AgentState>,
+}
+
+/// One thing that rollouts need, or that is good to have.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    state: State,
+    value: String,
+    hint: Option<String>,
+}
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Good,
+    /// Something is done without it.
+    Lacking,
+    /// Nothing can be done without it.
+    Bad,
+}
+
+/// A sandbox backend.
+#[derive(Debug, Serialize)]
+struct Sandbox {
+    name: &'static str,
+    summary: &'static str,
+    problem: Option<String>,
+    hint: Option<String>,
+    facts: Vec<(&'static str, String)>,
+}
+
+/// Finds it out, and tells. Exit 3 where `demo` could not run.
+///
+/// # Errors
+/// Where the endpoint that is to be asked is not one.
+pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    let (mut checks, backends) = folders(context).await;
+    checks.extend(programs(context));
+    if let Some(name) = &arguments.endpoint {
+        checks.push(endpoint(name, context).await?);
+    }
+    let sandboxes = match backends {
+        Some(backends) => sandboxes(backends).await,
+        None => Vec::new(),
+    };
+    let findings = Findings {
+        version: env!("CARGO_PKG_VERSION"),
+        system: system(),
+        checks,
+        sandboxes,
+        agents: states(context),
+    };
+    if arguments.json {
+        context.terminal.line(super::json(&findings)?);
+    } else {
+        for line in lines(&findings) {
+            context.terminal.line(line);
+        }
+    }
+    Ok(verdict(&findings))
+}
+
+fn verdict(findings: &Findings) -> Exit {
+    let of_endpoint = |check: &&Check| check.name == ENDPOINT;
+    let bad = |check: &&Check| check.state == State::Bad;
+    let sandbox = findings
+        .sandboxes
+        .iter()
+        .any(|entry| entry.name == DEFAULT_SANDBOX && entry.problem.is_none());
+    let agent = findings.agents.iter().any(|agent| agent.problem.is_none());
+    if !sandbox
+        || !agent
+        || findings
+            .checks
+            .iter()
+            .filter(bad)
+            .any(|check| !of_endpoint(&check))
+    {
+        Exit::MachineLacks
+    } else if findings.checks.iter().any(|check| bad(&check)) {
+        Exit::EndpointUnusable
+    } else {
+        Exit::Done
+    }
+}
+
+const ENDPOINT: &str = "endpoint";
+
+/// Folders and what is in them; and what backends are probed with, where that is possible.
+async fn folders(context: &Context) -> (Vec<Check>, Option<BackendConfig>) {
+    let mut checks = Vec::new();
+    let shown = |path: &std::path::Path| path.display().to_string();
+    let owner = Owner::acquire(&context.paths.data);
+    checks.push(match &owner {
+        Ok(_) => good("data directory", shown(&context.paths.data)),
+        Err(error) => bad(
+            "data directory",
+            chain(error),
+            "pass one that can be written with `--data-dir`",
+        ),
+    });
+    let tap_binary = embedded::unpack(&context.paths.cache);
+    checks.push(match &tap_binary {
+        Ok(_) => good("cache directory", shown(&context.paths.cache)),
+        Err(error) => bad(
+            "cache directory",
+            chain(error),
+            "pass one that can be written with `--cache-dir`",
+        ),
+    });
+    if owner.is_ok() {
+        checks.push(match Store::open(&context.paths.data).await {
+            Ok(store) => {
+                let path = shown(store.path());
+                store.close().await;
+                good("database", path)
+            }
+            Err(error) => Check {
+                hint: error.hint(),
+                ..bad("database", chain(&error), "")
+            },
+        });
+    }
+    let backends = match (owner, tap_binary) {
+        (Ok(owner), Ok(tap_binary)) => Some(context.backends(Arc::new(owner), tap_binary)),
+        _ => None,
+    };
+    (checks, backends)
+}
+
+async fn sandboxes(backends: BackendConfig) -> Vec<Sandbox> {
+    let probing = tokio::task::spawn_blocking(move || {
+        let probe = |entry: &dressage_sandbox::BackendEntry| {
+            let report = (entry.probe)(&backends);
+            Sandbox {
+                name: entry.name,
+                summary: entry.summary,
+                problem: report.problem,
+                hint: report.hint,
+                facts: report
+                    .facts
+                    .into_iter()
+                    .map(|fact| (fact.name, fact.value))
+                    .collect(),
+            }
+        };
+        registry().iter().map(probe).collect()
+    });
+    // It fails only where a probe panics, and then nothing is known of any.
+    probing.await.unwrap_or_default()
+}
+
+/// Programs that are used where they are there.
+fn programs(context: &Context) -> Vec<Check> {
+    const PROGRAMS: &[(&str, &str)] = &[
+        (
+            "bwrap",
+            "the sandbox `local` needs it: apt-get install bubblewrap",
+        ),
+        ("npm", "agents are installed with it: apt-get install npm"),
+        ("rg", "OpenCode's grep and glob need it: apt-get install ripgrep"),
+        ("python3", "the preset tasks need it: apt-get install python3"),
+        ("git", "agents use it where it is there: apt-get install git"),
+    ];
+    PROGRAMS
+        .iter()
+        .map(|(name, hint)| match context.program(name) {
+            Some(path) => good(name, path.display().to_string()),
+            None => Check {
+                name,
+                state: State::Lacking,
+                value: "not on PATH".into(),
+                hint: Some((*hint).to_owned()),
+            },
+        })
+        .collect()
+}
+
+async fn endpoint(name: &str, context: &Context) -> Result<Check, Failure> {
+    let choice = Choice {
+        name: Some(name),
+        ..Choice::default()
+    };
+    let endpoint = match endpoints::resolve(choice, &context.config, &context.environment) {
+        Ok(Chosen::Demo) => return Ok(good(ENDPOINT, "demo: part of this program".into())),
+        Ok(Chosen::Server(endpoint)) => *endpoint,
+        Err(error @ endpoints::EndpointError::UnknownName { .. }) => return Err(error.into()),
+        Err(error) => return Ok(unusable(error.into())),
+    };
+    let upstream = match Upstream::new(endpoint) {
+        Ok(upstream) => upstream,
+        Err(error) => return Ok(unusable(Failure::from_error(Exit::EndpointUnusable, &error))),
+    };
+    Ok(match check::endpoint(&upstream, &context.terminal).await {
+        Ok(()) => good(ENDPOINT, format!("{name}: {} answers", upstream.base_url())),
+        Err(failure) => unusable(failure),
+    })
+}
+
+fn unusable(failure: Failure) -> Check {
+    let mut value = failure.what;
+    for cause in failure.causes {
+        value.push_str(": ");
+        value.push_str(&cause);
+    }
+    Check {
+        name: ENDPOINT,
+        state: State::Bad,
+        value,
+        hint: failure.hints.into_iter().next(),
+    }
+}
+
+fn good(name: &'static str, value: String) -> Check {
+    Check {
+        name,
+        state: State::Good,
+        value,
+        hint: None,
+    }
+}
+
+fn bad(name: &'static str, value: String, hint: &str) -> Check {
+    Check {
+        name,
+        state: State::Bad,
+        value,
+        hint: Some(hint.to_owned()),
+    }
+}
+
+fn system() -> String {
+    let Ok(name) = nix::sys::utsname::uname() else {
+        return std::env::consts::OS.into();
+    };
+    let part = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+    format!(
+        "{} {} {}",
+        part(name.sysname()),
+        part(name.release()),
+        part(name.machine())
+    )
+}
+
+fn lines(findings: &Findings) -> Vec<String> {
+    let mut lines = vec![
+        format!("dressage {} on {}", findings.version, findings.system),
+        String::new(),
+        styled(STRONG, "machine"),
+    ];
+    let mark = |state: State| match state {
+        State::Good => styled(GOOD, "✓"),
+        State::Lacking => styled(NOTE, "–"),
+        State::Bad => styled(BAD, "✗"),
+    };
+    let hint = |hint: &Option<String>| {
+        hint.as_ref()
+            .map(|hint| format!("    {} {hint}", styled(FAINT, "hint:")))
+    };
+    for check in &findings.checks {
+        lines.push(format!(
+            "  {} {:<16} {}",
+            mark(check.state),
+            check.name,
+            check.value
+        ));
+        lines.extend(hint(&check.hint));
+    }
+    lines.push(styled(STRONG, "sandboxes"));
+    for sandbox in &findings.sandboxes {
+        let state = if sandbox.problem.is_none() {
+            State::Good
+        } else {
+            State::Bad
+        };
+        lines.push(format!(
+            "  {} {:<16} {}",
+            mark(state),
+            sandbox.name,
+            sandbox.summary
+        ));
+        lines.extend(sandbox.problem.iter().map(|problem| format!("    {problem}")));
+        lines.extend(hint(&sandbox.hint));
+        for (name, value) in &sandbox.facts {
+            lines.push(format!("    {} {value}", styled(FAINT, format!("{name:<15}"))));
+        }
+    }
+    lines.push(styled(STRONG, "agents"));
+    for agent in &findings.agents {
+        let state = if agent.problem.is_none() {
+            State::Good
+        } else {
+            State::Bad
+        };
+        let what = agent
+            .problem
+            .clone()
+            .unwrap_or_else(|| agent.pinned_version.clone());
+        lines.push(format!("  {} {:<16} {what}", mark(state), agent.name));
+        lines.extend(hint(&agent.hint));
+    }
+    lines
+}

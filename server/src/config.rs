@@ -1,0 +1,335 @@
+//! The configuration file: TOML, every key known by name, so that a misspelt one is an error and not a surprise.
+
+use crate::error::nearest;
+use dressage_wire::sampling::Sampling;
+use dressage_wire::task::CaptureMode;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What the file can say.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Used where no option says otherwise.
+    pub defaults: Defaults,
+    /// Endpoints by name: the user's own, or changes to those of the catalogue.
+    pub endpoints: BTreeMap<String, EndpointConfig>,
+}
+
+/// Used where no option says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Defaults {
+    /// As `--endpoint`.
+    pub endpoint: Option<String>,
+    /// As `--sandbox`.
+    pub sandbox: Option<String>,
+    /// As `--concurrency`.
+    pub concurrency: Option<usize>,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EndpointConfig {
+    /// Its URL, up to and with `/v1`.
+    pub url: Option<String>,
+    /// The environment variable that holds its key.
+    pub key_variable: Option<String>,
+    /// The model asked for.
+    pub model: Option<String>,
+    /// Headers sent with every call.
+    pub headers: BTreeMap<String, String>,
+    /// PEM file of certificates trusted besides the public ones.
+    pub ca_file: Option<PathBuf>,
+    /// A proxy's URL, `environment`, or `none`.
+    pub proxy: Option<String>,
+    /// Seconds for a connection to be there.
+    pub connect_timeout_s: Option<f64>,
+    /// Seconds from a request to the head of its reply.
+    pub header_timeout_s: Option<f64>,
+    /// Seconds between two pieces of a reply.
+    pub idle_timeout_s: Option<f64>,
+    /// Seconds for a call as a whole.
+    pub request_timeout_s: Option<f64>,
+    /// Sampling parameters, under those of tasks and options.
+    pub sampling: Sampling,
+    /// How the endpoint is asked.
+    pub capture: Option<CaptureMode>,
+    /// Whether thinking is turned off through the chat template.
+    pub disable_thinking: Option<bool>,
+}
+
+/// A key of the file, for docs/configuration.md.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Its table; `NAME` stands for any name.
+    pub table: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// A value, as it would stand in the file.
+    pub example: &'static str,
+    /// What it sets, with its default.
+    pub meaning: &'static str,
+}
+
+const fn key(table: &'static str, name: &'static str, example: &'static str, meaning: &'static str) -> Key {
+    Key {
+        table,
+        name,
+        example,
+        meaning,
+    }
+}
+
+/// Every key. A test holds it against the types above.
+pub const KEYS: &[Key] = &[
+    key(
+        "defaults",
+        "endpoint",
+        "\"vllm\"",
+        "endpoint used without `--endpoint` and `--base-url`",
+    ),
+    key(
+        "defaults",
+        "sandbox",
+        "\"local\"",
+        "sandbox backend used without `--sandbox`; default `local`",
+    ),
+    key(
+        "defaults",
+        "concurrency",
+        "4",
+        "rollouts at once without `--concurrency`; default 4",
+    ),
+    key(
+        "endpoints.NAME",
+        "url",
+        "\"https://gpu-7.example:8000/v1\"",
+        "where it is; needed unless the catalogue knows it",
+    ),
+    key(
+        "endpoints.NAME",
+        "key_variable",
+        "\"GPU_7_KEY\"",
+        "environment variable that holds its key; without it, calls go without a key",
+    ),
+    key(
+        "endpoints.NAME",
+        "model",
+        "\"Qwen/Qwen3-8B\"",
+        "model asked for, where `--model` names none",
+    ),
+    key(
+        "endpoints.NAME",
+        "headers",
+        "{ x-team = \"rl\" }",
+        "headers sent with every call",
+    ),
+    key(
+        "endpoints.NAME",
+        "ca_file",
+        "\"/etc/ssl/our-ca.pem\"",
+        "PEM file of certificates trusted besides the public ones; relative to this file",
+    ),
+    key(
+        "endpoints.NAME",
+        "proxy",
+        "\"http://proxy.example:3128\"",
+        "a proxy's URL, `environment` (HTTPS_PROXY and NO_PROXY; the default), or `none`",
+    ),
+    key(
+        "endpoints.NAME",
+        "connect_timeout_s",
+        "10.0",
+        "seconds for a connection to be there",
+    ),
+    key(
+        "endpoints.NAME",
+        "header_timeout_s",
+        "600.0",
+        "seconds from a request to the head of its reply",
+    ),
+    key(
+        "endpoints.NAME",
+        "idle_timeout_s",
+        "300.0",
+        "seconds between two pieces of a reply",
+    ),
+    key(
+        "endpoints.NAME",
+        "request_timeout_s",
+        "1800.0",
+        "seconds for a call as a whole",
+    ),
+    key(
+        "endpoints.NAME",
+        "sampling",
+        "{ temperature = 0.7 }",
+        "`temperature`, `top_p`, `top_k`, `min_p`, `presence_penalty`, `frequency_penalty`, `repetition_penalty`, \
+         `seed`; under those of tasks and options",
+    ),
+    key(
+        "endpoints.NAME",
+        "capture",
+        "\"stream\"",
+        "`stream` asks as the agent asked; `buffer` never streams upstream and replays a stream to the agent",
+    ),
+    key(
+        "endpoints.NAME",
+        "disable_thinking",
+        "true",
+        "sends `chat_template_kwargs.enable_thinking = false`; default true for `vllm`, else false",
+    ),
+];
+
+/// A configuration file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It could not be read.
+    #[error("configuration file `{}` could not be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is no TOML, or says what a configuration cannot say.
+    #[error("configuration file `{}` is not valid", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+}
+
+impl ConfigError {
+    /// The key that was meant, for an unknown one.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Read { .. } => None,
+            Self::Parse { source, .. } => did_you_mean(source.message()),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file. Paths in it are made relative to its folder.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is not valid.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let mut config: Self = toml::from_str(&text).map_err(|source| ConfigError::Parse {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        for endpoint in config.endpoints.values_mut() {
+            endpoint.ca_file = endpoint.ca_file.take().map(|file| folder.join(file));
+        }
+        Ok(config)
+    }
+}
+
+/// Reads the key that was meant out of serde's message about an unknown one, which lists those it knows.
+fn did_you_mean(message: &str) -> Option<String> {
+    let mut names = message
+        .strip_prefix("unknown field ")?
+        .split('`')
+        .skip(1)
+        .step_by(2);
+    let given = names.next()?;
+    let meant = nearest(given, names)?;
+    Some(format!("did you mean `{meant}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn the_table_of_keys_is_what_the_types_know() {
+        let listed = |table: &str| -> Vec<&str> {
+            KEYS.iter()
+                .filter(|key| key.table == table)
+                .map(|key| key.name)
+                .collect()
+        };
+        let known = |error: toml::de::Error| -> Vec<String> {
+            error
+                .message()
+                .split('`')
+                .skip(3)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect()
+        };
+        assert_eq!(
+            known(toml::from_str::<Defaults>("zzz = 1").unwrap_err()),
+            listed("defaults")
+        );
+        assert_eq!(
+            known(toml::from_str::<EndpointConfig>("zzz = 1").unwrap_err()),
+            listed("endpoints.NAME")
+        );
+    }
+
+    #[test]
+    fn every_example_of_the_table_is_valid() {
+        let mut text = String::new();
+        for table in ["defaults", "endpoints.NAME"] {
+            text.push_str(&format!("[{table}]\n"));
+            for key in KEYS.iter().filter(|key| key.table == table) {
+                text.push_str(&format!("{} = {}\n", key.name, key.example));
+            }
+        }
+        let (folder, path) = written(&text.replace("/etc/ssl/our-ca.pem", "our-ca.pem"));
+        let config = Config::read(&path).unwrap();
+        let endpoint = &config.endpoints["NAME"];
+        assert_eq!(
+            endpoint.ca_file.as_deref(),
+            Some(folder.path().join("our-ca.pem").as_path())
+        );
+        assert_eq!(endpoint.sampling.temperature, Some(0.7));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_the_nearest() {
+        let (_folder, path) = written("[endpoints.mine]\nkey_varable = \"A\"\n");
+        let error = Config::read(&path).unwrap_err();
+        assert_eq!(error.hint().as_deref(), Some("did you mean `key_variable`?"));
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(
+            source.contains("line 2") && source.contains("key_varable"),
+            "{source}"
+        );
+    }
+
+    #[test]
+    fn a_wrong_type_is_shown_where_it_stands() {
+        let (_folder, path) = written("[defaults]\nconcurrency = \"four\"\n");
+        let source = std::error::Error::source(&Config::read(&path).unwrap_err())
+            .unwrap()
+            .to_string();
+        assert!(
+            source.contains("line 2") && source.contains("invalid type: string \"four\""),
+            "{source}"
+        );
+    }
+}

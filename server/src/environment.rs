@@ -1,0 +1,327 @@
+//! Every environment variable that Dressage reads, in one table, and the one place that reads them.
+//!
+//! Values come from the process's environment, then from a `.env` file in the working directory. A `.env` file is
+//! data of whatever folder one happens to stand in, so it fills in only variables marked for it, never overrides, and
+//! [`Environment::origin`] tells the two apart: a key of the user's own environment must not follow a URL of a `.env`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Whether a `.env` file may set a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DotEnv {
+    /// It may.
+    Honoured,
+    /// It may not: the variable decides where keys and traffic go, or belongs to the system.
+    Ignored,
+}
+
+/// One variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it sets, with its default.
+    pub meaning: &'static str,
+    /// Whether `.env` may set it.
+    pub dot_env: DotEnv,
+}
+
+const fn variable(name: &'static str, dot_env: DotEnv, meaning: &'static str) -> Variable {
+    Variable {
+        name,
+        meaning,
+        dot_env,
+    }
+}
+
+/// Names that other files of this package ask for; the table below says what each one means.
+pub mod names {
+    pub const DATA_DIR: &str = "DRESSAGE_DATA_DIR";
+    pub const CACHE_DIR: &str = "DRESSAGE_CACHE_DIR";
+    pub const CONFIG: &str = "DRESSAGE_CONFIG";
+    pub const LOG: &str = "DRESSAGE_LOG";
+    pub const VLLM_URL: &str = "VLLM_URL";
+    pub const VLLM_API_KEY: &str = "VLLM_API_KEY";
+    pub const VLLM_MODEL: &str = "VLLM_MODEL";
+    pub const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
+    pub const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
+    pub const OPENAI_MODEL: &str = "OPENAI_MODEL";
+    pub const HF_ROUTER_BASE_URL: &str = "HF_ROUTER_BASE_URL";
+    pub const HF_ROUTER_API_KEY: &str = "HF_ROUTER_API_KEY";
+    pub const HF_ROUTER_MODEL: &str = "HF_ROUTER_MODEL";
+    pub const HTTPS_PROXY: &str = "HTTPS_PROXY";
+    pub const HTTP_PROXY: &str = "http_proxy";
+    pub const ALL_PROXY: &str = "ALL_PROXY";
+    pub const NO_PROXY: &str = "NO_PROXY";
+    pub const HOME: &str = "HOME";
+    pub const PATH: &str = "PATH";
+    pub const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
+    pub const XDG_CACHE_HOME: &str = "XDG_CACHE_HOME";
+    pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
+}
+
+/// Every variable, in the order in which docs/configuration.md shows them.
+pub const VARIABLES: &[Variable] = &[
+    variable(
+        names::DATA_DIR,
+        DotEnv::Ignored,
+        "where rollouts are kept, as `--data-dir`; default `/var/lib/dressage` for root, else `dressage` under XDG_DATA_HOME",
+    ),
+    variable(
+        names::CACHE_DIR,
+        DotEnv::Ignored,
+        "where agents are installed, as `--cache-dir`; default `/var/cache/dressage` for root, else `dressage` under XDG_CACHE_HOME",
+    ),
+    variable(
+        names::CONFIG,
+        DotEnv::Ignored,
+        "the configuration file, as `--config`; default `dressage/config.toml` under XDG_CONFIG_HOME, if it is there",
+    ),
+    variable(
+        names::LOG,
+        DotEnv::Honoured,
+        "what is logged, as a tracing filter such as `dressage_tap=debug`; over `--verbose` and `--quiet`",
+    ),
+    variable(
+        names::VLLM_URL,
+        DotEnv::Honoured,
+        "URL of the endpoint `vllm`; `/v1` is appended where it is absent",
+    ),
+    variable(
+        names::VLLM_API_KEY,
+        DotEnv::Honoured,
+        "key of the endpoint `vllm`; default `intercepted`",
+    ),
+    variable(
+        names::VLLM_MODEL,
+        DotEnv::Honoured,
+        "model of the endpoint `vllm`; default `Qwen/Qwen3.5-4B`",
+    ),
+    variable(
+        names::OPENAI_BASE_URL,
+        DotEnv::Honoured,
+        "URL of the endpoint `openai`; default `https://api.openai.com/v1`",
+    ),
+    variable(
+        names::OPENAI_API_KEY,
+        DotEnv::Honoured,
+        "key of the endpoint `openai`",
+    ),
+    variable(
+        names::OPENAI_MODEL,
+        DotEnv::Honoured,
+        "model of the endpoint `openai`; default `gpt-4o-mini`",
+    ),
+    variable(
+        names::HF_ROUTER_BASE_URL,
+        DotEnv::Honoured,
+        "URL of the endpoint `hf_router`; default `https://router.huggingface.co/v1`",
+    ),
+    variable(
+        names::HF_ROUTER_API_KEY,
+        DotEnv::Honoured,
+        "key of the endpoint `hf_router`",
+    ),
+    variable(
+        names::HF_ROUTER_MODEL,
+        DotEnv::Honoured,
+        "model of the endpoint `hf_router`; default `Qwen/Qwen3-4B-Instruct-2507:nscale`",
+    ),
+    variable(
+        names::HTTPS_PROXY,
+        DotEnv::Ignored,
+        "proxy for `https` endpoints (also in lower case), unless the endpoint's `proxy` says otherwise",
+    ),
+    variable(
+        names::HTTP_PROXY,
+        DotEnv::Ignored,
+        "proxy for `http` endpoints; read in lower case only, as curl does",
+    ),
+    variable(
+        names::ALL_PROXY,
+        DotEnv::Ignored,
+        "proxy for endpoints for which none of the above is set (also in lower case)",
+    ),
+    variable(
+        names::NO_PROXY,
+        DotEnv::Ignored,
+        "hosts that are reached without a proxy: names, `.suffixes`, addresses, ranges, `*` (also in lower case)",
+    ),
+    variable(
+        "NO_COLOR",
+        DotEnv::Ignored,
+        "if set, output has no colours (`--color` overrides)",
+    ),
+    variable(
+        "CLICOLOR_FORCE",
+        DotEnv::Ignored,
+        "if set, output has colours also where it goes to no terminal",
+    ),
+    variable(
+        names::HOME,
+        DotEnv::Ignored,
+        "the user's home, under which the XDG folders are by default",
+    ),
+    variable(
+        names::PATH,
+        DotEnv::Ignored,
+        "where bwrap, npm, pasta and slirp4netns are looked for",
+    ),
+    variable(names::XDG_DATA_HOME, DotEnv::Ignored, "default `~/.local/share`"),
+    variable(names::XDG_CACHE_HOME, DotEnv::Ignored, "default `~/.cache`"),
+    variable(names::XDG_CONFIG_HOME, DotEnv::Ignored, "default `~/.config`"),
+];
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The environment of the process.
+    Process,
+    /// The `.env` file of the working directory.
+    DotEnv,
+}
+
+/// A snapshot of the environment. An empty value counts as unset.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    process: BTreeMap<String, String>,
+    dot_env: BTreeMap<String, String>,
+    dot_env_path: Option<PathBuf>,
+}
+
+/// The environment could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvironmentError {
+    /// A `.env` file is there, and is no such thing.
+    #[error("`{}` could not be read", path.display())]
+    DotEnv {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: dotenvy::Error,
+    },
+}
+
+impl Environment {
+    /// The environment of this process and the `.env` file in `directory`, where there is one.
+    ///
+    /// # Errors
+    /// Where a `.env` file is there and cannot be read or parsed.
+    pub fn read(directory: &Path) -> Result<Self, EnvironmentError> {
+        // Values that are not UTF-8 are no keys, URLs or models; paths among them come from options instead.
+        let process = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let path = directory.join(".env");
+        if !path.is_file() {
+            return Ok(Self {
+                process,
+                ..Self::default()
+            });
+        }
+        let broken = |source| EnvironmentError::DotEnv {
+            path: path.clone(),
+            source,
+        };
+        let dot_env = dotenvy::from_path_iter(&path)
+            .map_err(broken)?
+            .collect::<Result<_, _>>()
+            .map_err(broken)?;
+        Ok(Self {
+            process,
+            dot_env,
+            dot_env_path: Some(path),
+        })
+    }
+
+    /// A variable's value, and where it came from. Variables that are not in the table (names that the user chose for
+    /// keys) may be in `.env`.
+    #[must_use]
+    pub fn get_with_origin(&self, name: &str) -> Option<(&str, Origin)> {
+        if let Some(value) = self.process.get(name).filter(|value| !value.is_empty()) {
+            return Some((value, Origin::Process));
+        }
+        let ignored = VARIABLES
+            .iter()
+            .any(|variable| variable.name == name && variable.dot_env == DotEnv::Ignored);
+        let from_file = self
+            .dot_env
+            .get(name)
+            .filter(|value| !value.is_empty() && !ignored)?;
+        Some((from_file, Origin::DotEnv))
+    }
+
+    /// A variable's value.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.get_with_origin(name).map(|(value, _)| value)
+    }
+
+    /// The first of `names` that is set in the process's environment.
+    #[must_use]
+    pub fn first_of(&self, names: &[&str]) -> Option<&str> {
+        names.iter().find_map(|name| self.get(name))
+    }
+
+    /// The `.env` file that was read.
+    #[must_use]
+    pub fn dot_env_path(&self) -> Option<&Path> {
+        self.dot_env_path.as_deref()
+    }
+
+    /// An environment made of given values.
+    #[cfg(test)]
+    pub fn of(process: &[(&str, &str)], dot_env: &[(&str, &str)]) -> Self {
+        let owned = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        Self {
+            process: owned(process),
+            dot_env: owned(dot_env),
+            dot_env_path: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dot_env_file_never_overrides_and_never_sets_what_decides_where_keys_go() {
+        let environment = Environment::of(
+            &[("VLLM_URL", "http://process"), ("OPENAI_MODEL", "")],
+            &[
+                ("VLLM_URL", "http://file"),
+                ("OPENAI_MODEL", "from-file"),
+                ("HTTPS_PROXY", "http://evil"),
+                ("DRESSAGE_CONFIG", "evil.toml"),
+                ("MY_KEY", "k"),
+            ],
+        );
+        assert_eq!(
+            environment.get_with_origin("VLLM_URL"),
+            Some(("http://process", Origin::Process))
+        );
+        assert_eq!(
+            environment.get_with_origin("OPENAI_MODEL"),
+            Some(("from-file", Origin::DotEnv))
+        );
+        assert_eq!(environment.get("HTTPS_PROXY"), None);
+        assert_eq!(environment.get("DRESSAGE_CONFIG"), None);
+        assert_eq!(environment.get("MY_KEY"), Some("k"));
+    }
+
+    #[test]
+    fn a_broken_dot_env_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(".env"), "A='unterminated\n").unwrap();
+        let error = Environment::read(folder.path()).unwrap_err();
+        assert!(error.to_string().contains(".env"), "{error}");
+    }
+}

@@ -1,0 +1,65 @@
+//! The log: structured events on standard error. docs/logging.md is made from the table of fields below; a field that is
+//! not in it is not logged.
+
+use crate::cli::{Globals, LogFormat};
+use crate::environment::{Environment, names};
+use crate::terminal::Terminal;
+use tracing_subscriber::filter::{EnvFilter, ParseError};
+
+/// A field of log events.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// What it holds.
+    pub meaning: &'static str,
+}
+
+const fn field(name: &'static str, meaning: &'static str) -> Field {
+    Field { name, meaning }
+}
+
+/// Every field.
+pub const FIELDS: &[Field] = &[
+    field("call.id", "a call to the model"),
+    field("error", "what went wrong, with its causes"),
+    field("rollout.id", "a rollout"),
+    field("sandbox.backend", "the backend of a sandbox"),
+    field("sandbox.id", "a sandbox"),
+];
+
+/// The filter of the environment is none.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is not a log filter", names::LOG)]
+pub struct LoggingError {
+    /// What is wrong with it.
+    #[source]
+    source: ParseError,
+}
+
+/// Starts logging. Once in a process.
+///
+/// # Errors
+/// Where DRESSAGE_LOG is no filter.
+pub fn start(globals: &Globals, environment: &Environment, terminal: &Terminal) -> Result<(), LoggingError> {
+    let by_options = match (globals.quiet, globals.verbose) {
+        (true, _) => "error",
+        (false, 0) => "warn",
+        (false, 1) => "info",
+        (false, 2) => "debug",
+        (false, _) => "trace",
+    };
+    let directives = environment.get(names::LOG).unwrap_or(&by_options);
+    let filter = EnvFilter::builder()
+        .parse(directives)
+        .map_err(|source| LoggingError { source })?;
+    let logger = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(terminal.log_writer());
+    match globals.log_format {
+        LogFormat::Text => logger.init(),
+        LogFormat::Json => logger.json().flatten_event(true).init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! The built program, as its users run it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics has failed, which is what it is for"
+)]
+
+/// Folders, the program, servers that misbehave.
+mod support;
+
+/// Help, usage, completions.
+mod usage;
+
+/// Pages of docs/ that are made from the source.
+mod pages;
+
+/// Tasks and instructions that are none.
+mod bad_tasks;
+
+/// Endpoints that cannot be used.
+mod bad_endpoints;
+
+/// Machines that lack something.
+mod bad_machines;
+
+/// Rollouts of the real agent, from task to reward.
+mod rollouts;
+
+/// Ctrl-C, kill -9, two processes.
+mod endings;

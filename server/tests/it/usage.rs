@@ -1,0 +1,73 @@
+use crate::support::Place;
+
+#[test]
+fn help_lists_the_commands_and_the_exit_codes() {
+    let place = Place::new();
+    insta::assert_snapshot!(place.run(&["--help"]).expect(0).redacted(&place));
+    insta::assert_snapshot!(place.run(&["run", "-h"]).expect(0).redacted(&place));
+}
+
+#[test]
+fn a_misspelt_option_is_exit_2_with_the_one_that_was_meant() {
+    let place = Place::new();
+    let ran = place.run(&["run", "x", "--max-call", "3"]).expect(2);
+    assert!(ran.err.contains("--max-calls"), "{}", ran.err);
+    assert_eq!(ran.out, "");
+}
+
+#[test]
+fn numbers_that_are_none_are_exit_2_and_named() {
+    let place = Place::new();
+    for (option, value) in [
+        ("--temperature", "nan"),
+        ("--top-p", "inf"),
+        ("--agent-timeout", "0"),
+        ("--agent-timeout", "-1"),
+        ("--concurrency", "0"),
+        ("-n", "0"),
+        ("--env", "novalue"),
+        ("--network", "all"),
+        ("--mode", "proxy"),
+    ] {
+        let given = format!("{option}={value}");
+        let arguments = if option == "-n" { vec!["run", "x", "-n", value] } else { vec!["run", "x", &given] };
+        let ran = place.run(&arguments).expect(2);
+        assert!(ran.err.contains(option), "{option} {value}: {}", ran.err);
+    }
+}
+
+#[test]
+fn the_version_is_said() {
+    let ran = Place::new().run(&["--version"]).expect(0);
+    assert_eq!(ran.out, format!("dressage {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_are_made_for_every_shell() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = place.run(&["completions", shell]).expect(0);
+        assert!(ran.out.contains("--max-calls"), "{shell}: {}", ran.out);
+    }
+}
+
+#[test]
+fn output_into_a_closed_pipe_is_no_failure() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_dressage");
+    let mut command = std::process::Command::new("bash");
+    place.prepare(&mut command);
+    let script = format!("set -o pipefail; '{program}' completions bash | head -c 1 >/dev/null; echo ${{PIPESTATUS[0]}}");
+    let ran = crate::support::Ran::of(command.args(["-c", &script]).output().unwrap());
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("0\n", ""));
+}
+
+#[test]
+fn nothing_run_yet_is_an_empty_list_and_no_failure() {
+    let place = Place::new();
+    let ran = place.run(&["list"]).expect(0);
+    assert_eq!(ran.out, "");
+    assert!(!place.data().exists(), "listing makes nothing");
+    place.run(&["list", "--json"]).expect(0);
+    place.run(&["show", "last"]).expect(2);
+}
