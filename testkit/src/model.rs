@@ -37,6 +37,9 @@ mod shape;
 /// Replies as JSON: the events of a stream, or one document.
 mod render;
 
+/// Replies for the benchmark's upstream.
+pub(crate) mod bench_reply;
+
 /// What of a reply is sent when.
 mod playback;
 

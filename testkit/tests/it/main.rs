@@ -9,6 +9,7 @@
 //! process, and the benchmark programs.
 
 mod agent;
+mod bench;
 mod client;
 mod faults;
 mod honesty;
