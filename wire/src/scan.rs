@@ -2,8 +2,11 @@
 //!
 //! [`Reader`] goes through a text once, from front to back: objects member by member, arrays item by item, values as
 //! spans of bytes. What is skipped is checked for balanced brackets and closed strings only; [`canonical`] checks
-//! a text in full. `NaN` and `Infinity`, which Python servers write, are read. Nothing recurses but [`canonical`], and
-//! no more than [`MAX_DEPTH`] brackets may be open.
+//! a text in full. `NaN` and `Infinity`, which Python servers write, are read. Nothing recurses but [`canonical`], which
+//! takes no more than [`MAX_DEPTH`] open brackets.
+
+/// Many bytes at once.
+mod block;
 
 /// Cuts and replacements in a text, applied in one pass.
 mod edit;
@@ -26,7 +29,7 @@ pub use reader::{Member, Reader, members};
 pub use repair::sound;
 pub use value::{decode_string, parse_f64, parse_u32_array, parse_u64, string_body, write_string};
 
-/// The most brackets that may be open.
+/// The most brackets that may be open in a text that is checked in full.
 pub const MAX_DEPTH: u32 = 128;
 
 /// A text that is not JSON, with where it stops being so.

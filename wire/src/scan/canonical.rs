@@ -105,18 +105,26 @@ impl Writer<'_> {
     fn string(&mut self, body: Range<usize>) -> Result<(), ScanError> {
         let start = body.start;
         let bytes = self.reader.slice(body);
-        if let Some(offset) = bytes.iter().position(|byte| *byte < 0x20) {
+        let control = bytes.iter().fold(false, |found, byte| found | (*byte < 0x20));
+        if control {
+            let offset = bytes.iter().position(|byte| *byte < 0x20).unwrap_or(0);
             return Err(ScanError {
                 at: start + offset,
                 problem: ScanProblem::Unexpected,
             });
         }
-        match bad_escape(bytes) {
-            Some(offset) => Err(ScanError {
+        match escapes(bytes) {
+            Escapes::Bad(offset) => Err(ScanError {
                 at: start + offset,
                 problem: ScanProblem::Literal,
             }),
-            None => {
+            Escapes::Needed => {
+                self.out.push(b'"');
+                self.out.extend_from_slice(bytes);
+                self.out.push(b'"');
+                Ok(())
+            }
+            Escapes::Chosen => {
                 write_string(&decode_string(bytes), &mut self.out);
                 Ok(())
             }
@@ -124,22 +132,38 @@ impl Writer<'_> {
     }
 }
 
-/// Position of the first escape that JSON does not have.
-pub(super) fn bad_escape(body: &[u8]) -> Option<usize> {
+/// What escapes a string's body has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Escapes {
+    /// None, or only such as the one form has too.
+    Needed,
+    /// Others, for which the letter could stand.
+    Chosen,
+    /// One that JSON does not have, at that position.
+    Bad(usize),
+}
+
+/// Looks at the escapes of a string's body.
+pub(super) fn escapes(body: &[u8]) -> Escapes {
+    let mut found = Escapes::Needed;
     let mut at = 0;
-    while let Some(offset) = memchr::memchr(b'\\', body.get(at..)?) {
+    while let Some(offset) = body.get(at..).and_then(|tail| memchr::memchr(b'\\', tail)) {
         let escape = at + offset;
         at = escape + 2;
         match body.get(escape + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {}
+            Some(b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't') => {}
+            Some(b'/') => found = Escapes::Chosen,
             Some(b'u')
                 if body
                     .get(at..at + 4)
-                    .is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) => {}
-            _ => return Some(escape),
+                    .is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) =>
+            {
+                found = Escapes::Chosen;
+            }
+            _ => return Escapes::Bad(escape),
         }
     }
-    None
+    found
 }
 
 /// Whether a text is one of JSON's words or numbers.

@@ -1,4 +1,5 @@
-use super::{MAX_DEPTH, ScanError, ScanProblem};
+use super::block::{first_end_of_literal, first_quote_or_backslash, marks};
+use super::{ScanError, ScanProblem};
 use memchr::memchr2;
 use std::ops::Range;
 
@@ -137,7 +138,7 @@ impl<'a> Reader<'a> {
     /// Consumes the value that comes next. Returns it, strings with their quotes.
     ///
     /// # Errors
-    /// No value stands there, a string or bracket is not closed, or the brackets do not match.
+    /// No value stands there, or a string or bracket is not closed.
     #[inline]
     pub fn skip(&mut self) -> Result<Range<usize>, ScanError> {
         match self.peek() {
@@ -194,27 +195,29 @@ impl<'a> Reader<'a> {
     /// From inside a string to after its closing quote. Returns the position of that quote.
     #[inline]
     fn close_string(&mut self) -> Result<usize, ScanError> {
-        // Most strings are short: a look at each byte beats a call.
-        let near = self.text.get(self.at..).unwrap_or_default();
-        for (offset, byte) in near.iter().take(NEAR_BYTES).enumerate() {
-            match byte {
-                b'"' => {
-                    let end = self.at + offset;
+        loop {
+            let Some(block) = self.text.get(self.at..).and_then(|tail| tail.first_chunk()) else {
+                return self.close_string_near_end();
+            };
+            let offset = first_quote_or_backslash(block);
+            let end = self.at + offset;
+            match self.text.get(end) {
+                _ if offset == block.len() => {
+                    self.at = end;
+                    if self.text.len() - end > LONG_BYTES {
+                        return self.close_string_near_end();
+                    }
+                }
+                Some(b'"') => {
                     self.at = end + 1;
                     return Ok(end);
                 }
-                b'\\' => {
-                    self.at += offset;
-                    return self.close_long_string();
-                }
-                _ => {}
+                _ => self.at = end + 2,
             }
         }
-        self.at += near.len().min(NEAR_BYTES);
-        self.close_long_string()
     }
 
-    fn close_long_string(&mut self) -> Result<usize, ScanError> {
+    fn close_string_near_end(&mut self) -> Result<usize, ScanError> {
         loop {
             let tail = self.text.get(self.at..).unwrap_or_default();
             let Some(offset) = memchr2(b'"', b'\\', tail) else {
@@ -230,65 +233,117 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// From an opening bracket to after the one that closes it. Blocks of bytes are looked at together; inside a block
+    /// each bracket counts only if the number of those that close could end the value.
     fn skip_brackets(&mut self) -> Result<Range<usize>, ScanError> {
         let start = self.at;
-        let (mut depth, mut objects) = (0_u32, 0_u128);
-        while let Some(&byte) = self.text.get(self.at) {
-            self.at += 1;
-            match byte {
-                b'"' => {
-                    self.close_string()?;
+        let mut depth = 0_u64;
+        let (mut in_string, mut escaped) = (0_u64, 0_u64);
+        loop {
+            let tail = self.text.get(self.at..).unwrap_or_default();
+            let mut padded = [0; 64];
+            let block = match tail.first_chunk() {
+                Some(block) => block,
+                None if tail.is_empty() => return Err(self.error(ScanProblem::End)),
+                None => {
+                    padded.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
+                    &padded
                 }
-                b'{' | b'[' => {
-                    if depth == MAX_DEPTH {
-                        return Err(self.error(ScanProblem::Depth));
-                    }
-                    depth += 1;
-                    objects = objects << 1 | u128::from(byte == b'{');
-                }
-                b'}' | b']' => {
-                    if (objects & 1 == 1) != (byte == b'}') {
-                        self.at -= 1;
-                        return Err(self.error(ScanProblem::Unexpected));
+            };
+            let marks = marks(block);
+            let quotes = marks.quotes & !escapes(marks.backslashes, &mut escaped);
+            let strings = until_next(quotes) ^ in_string;
+            in_string = if strings >> 63 == 1 { u64::MAX } else { 0 };
+            let (opens, closes) = (marks.opens & !strings, marks.closes & !strings);
+            if depth > u64::from(closes.count_ones()) {
+                depth = depth + u64::from(opens.count_ones()) - u64::from(closes.count_ones());
+            } else {
+                let mut brackets = opens | closes;
+                while brackets != 0 {
+                    let bit = brackets & brackets.wrapping_neg();
+                    brackets ^= bit;
+                    if opens & bit != 0 {
+                        depth += 1;
+                        continue;
                     }
                     depth -= 1;
-                    objects >>= 1;
                     if depth == 0 {
+                        self.at += bit.trailing_zeros() as usize + 1;
                         return Ok(start..self.at);
                     }
                 }
-                _ => {}
             }
+            self.at += tail.len().min(block.len());
         }
-        Err(self.error(ScanProblem::End))
     }
 
+    #[inline]
     fn literal(&mut self) -> Result<Range<usize>, ScanError> {
         let start = self.at;
-        let tail = self.text.get(start..).unwrap_or_default();
-        let word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
-        let length = tail.iter().position(|byte| !word(byte)).unwrap_or(tail.len());
-        let text = tail.get(..length).unwrap_or_default();
-        let number = text.first().is_some_and(|byte| byte.is_ascii_digit())
-            || text.len() > 1 && text.starts_with(b"-") && text.get(1).is_some_and(u8::is_ascii_digit);
-        if !number
-            && !matches!(
-                text,
+        let mut end = start;
+        loop {
+            let tail = self.text.get(end..).unwrap_or_default();
+            let Some(block) = tail.first_chunk() else {
+                let ends = |byte: &u8| {
+                    *byte <= b' ' || matches!(byte, b',' | b':' | b'"' | b'{' | b'}' | b'[' | b']')
+                };
+                end += tail.iter().position(ends).unwrap_or(tail.len());
+                break;
+            };
+            let offset = first_end_of_literal(block);
+            end += offset;
+            if offset < block.len() {
+                break;
+            }
+        }
+        let known = match self.slice(start..end) {
+            [b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => true,
+            word => matches!(
+                word,
                 b"null" | b"true" | b"false" | b"NaN" | b"Infinity" | b"-Infinity"
-            )
-        {
-            return Err(self.error(match text {
-                b"" => ScanProblem::Unexpected,
-                _ => ScanProblem::Literal,
+            ),
+        };
+        if !known {
+            let nothing = start == end;
+            return Err(self.error(if nothing {
+                ScanProblem::Unexpected
+            } else {
+                ScanProblem::Literal
             }));
         }
-        self.at += length;
-        Ok(start..self.at)
+        self.at = end;
+        Ok(start..end)
     }
 }
 
-/// How far a string is looked at byte by byte.
-const NEAR_BYTES: usize = 24;
+/// From so many bytes on, a search made for long texts is faster.
+const LONG_BYTES: usize = 256;
+
+/// The bytes of a block that a backslash before them escapes. `carried` is 1 where the first byte is escaped, from one
+/// block to the next.
+#[inline]
+fn escapes(mut backslashes: u64, carried: &mut u64) -> u64 {
+    let mut escaped = std::mem::take(carried);
+    backslashes &= !escaped;
+    while backslashes != 0 {
+        let bit = backslashes & backslashes.wrapping_neg();
+        let next = bit << 1;
+        escaped |= next;
+        *carried |= u64::from(next == 0);
+        backslashes &= !(bit | next);
+    }
+    escaped
+}
+
+/// For each byte, whether an odd number of quotes comes up to it: whether a string is open after it.
+#[inline]
+fn until_next(quotes: u64) -> u64 {
+    let mut bits = quotes;
+    for shift in [1, 2, 4, 8, 16, 32] {
+        bits ^= bits << shift;
+    }
+    bits
+}
 
 /// The members of a text that is one object, in order.
 ///

@@ -1,4 +1,4 @@
-use super::canonical::bad_escape;
+use super::canonical::{Escapes, escapes};
 use super::{Reader, decode_string, write_string};
 use std::borrow::Cow;
 
@@ -46,8 +46,7 @@ fn repair(text: &[u8]) -> Vec<u8> {
 }
 
 fn repair_string(body: &[u8], out: &mut Vec<u8>) {
-    let plain = bad_escape(body).is_none()
-        && memchr::memmem::find(body, b"\\u").is_none()
+    let plain = escapes(body) == Escapes::Needed
         && !body.iter().any(|byte| *byte < 0x20)
         && std::str::from_utf8(body).is_ok();
     if plain {
