@@ -1,4 +1,4 @@
-use crate::answer::ReplyHead;
+use crate::answer::{self, ReplyHead};
 use crate::open_call::OpenCall;
 use crate::send::Sent;
 use crate::session::{Abandon, Session, lock};
@@ -7,11 +7,11 @@ use bytes::Bytes;
 use dressage_wire::call::CallEnd;
 use dressage_wire::capture::Captured;
 use dressage_wire::dialect::Dialect;
-use http::Response;
+use http::{Response, StatusCode};
 use hyper::body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
@@ -25,13 +25,24 @@ pub(crate) enum ReplyBody {
     /// Said by the tap, of no call.
     Local(Option<Bytes>),
     /// Of a call. Shared with the session, which has to get at it when nobody reads it.
-    Call(Arc<Mutex<Progress>>),
+    Call(Arc<Mutex<Reply>>),
+}
+
+/// The reply of a call, with whom to wake when it is taken away.
+pub(crate) struct Reply {
+    progress: Progress,
+    reader: Option<Waker>,
 }
 
 /// How far the reply of a call is.
 pub(crate) enum Progress {
     /// The head went out early since the endpoint is silent; its reply is awaited.
-    Awaiting { dialect: &'static dyn Dialect, sending: Sending, every: Duration, timer: Pin<Box<Sleep>> },
+    Awaiting {
+        dialect: &'static dyn Dialect,
+        sending: Sending,
+        every: Duration,
+        timer: Pin<Box<Sleep>>,
+    },
     /// The endpoint's stream is passed on.
     Streaming(Streaming),
     /// What is left of a reply that is all there.
@@ -69,24 +80,37 @@ impl ReplyBody {
                 Ok(sent) => sent,
                 Err(_) => {
                     let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
-                    let awaiting = Progress::Awaiting { dialect, sending, every, timer };
+                    let awaiting = Progress::Awaiting {
+                        dialect,
+                        sending,
+                        every,
+                        timer,
+                    };
                     return ReplyHead::ok(true).respond(Self::watched(session, awaiting));
                 }
             },
         };
         match sent {
+            Sent::StageOver => answer::plain(StatusCode::SERVICE_UNAVAILABLE, &StageOver.to_string()),
             Sent::Stream(stream) => {
                 let (head, streaming) = Streaming::start(*stream, dialect, keep_alive);
                 head.respond(Self::watched(session, Progress::Streaming(streaming)))
             }
-            Sent::Whole { call, captured, head, body, .. } => {
-                head.respond(Self::watched(session, Progress::Whole(Whole { call, captured, body })))
-            }
+            Sent::Whole {
+                call,
+                captured,
+                head,
+                body,
+                ..
+            } => head.respond(Self::watched(
+                session,
+                Progress::Whole(Whole { call, captured, body }),
+            )),
         }
     }
 
     fn watched(session: &Session, progress: Progress) -> Self {
-        let shared = Arc::new(Mutex::new(progress));
+        let shared = Arc::new(Mutex::new(Reply { progress, reader: None }));
         let watched: Arc<dyn Abandon> = shared.clone();
         session.watch_reply(&watched);
         Self::Call(shared)
@@ -96,7 +120,8 @@ impl ReplyBody {
 impl Whole {
     /// Hands the reply over at once: for replies that nobody waits for.
     pub(crate) fn into_response(self, head: ReplyHead) -> Response<ReplyBody> {
-        head.respond(ReplyBody::Call(Arc::new(Mutex::new(Progress::Whole(self)))))
+        let reply = Reply { progress: Progress::Whole(self), reader: None };
+        head.respond(ReplyBody::Call(Arc::new(Mutex::new(reply))))
     }
 }
 
@@ -104,7 +129,12 @@ impl Progress {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StageOver>>> {
         loop {
             match self {
-                Self::Awaiting { dialect, sending, every, timer } => {
+                Self::Awaiting {
+                    dialect,
+                    sending,
+                    every,
+                    timer,
+                } => {
                     let Poll::Ready(sent) = sending.as_mut().poll(cx) else {
                         std::task::ready!(timer.as_mut().poll(cx));
                         timer.as_mut().reset(Instant::now() + *every);
@@ -125,7 +155,8 @@ impl Progress {
                     let part = whole.body.split_to(whole.body.len().min(PART_BYTES));
                     whole.call.first_content();
                     if whole.body.is_empty()
-                        && let Self::Whole(Whole { call, captured, .. }) = std::mem::replace(self, Self::Ended)
+                        && let Self::Whole(Whole { call, captured, .. }) =
+                            std::mem::replace(self, Self::Ended)
                     {
                         // Recorded before the agent sees the end.
                         call.finish(captured);
@@ -141,8 +172,15 @@ impl Progress {
     /// The reply to a request whose agent has the head of a stream already: an error can be an event only.
     fn arrived(sent: Sent, dialect: &'static dyn Dialect, every: Duration) -> Self {
         match sent {
+            Sent::StageOver => Self::Abandoned,
             Sent::Stream(stream) => Self::Streaming(Streaming::start(*stream, dialect, Some(every)).1),
-            Sent::Whole { call, captured, body, failure, .. } => {
+            Sent::Whole {
+                call,
+                captured,
+                body,
+                failure,
+                ..
+            } => {
                 let body = failure.map_or(body, |message| dialect.error_event(&message));
                 Self::Whole(Whole { call, captured, body })
             }
@@ -150,10 +188,27 @@ impl Progress {
     }
 }
 
-impl Abandon for Mutex<Progress> {
+impl Reply {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StageOver>>> {
+        let polled = self.progress.poll(cx);
+        if polled.is_pending() && !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+            self.reader = Some(cx.waker().clone());
+        }
+        polled
+    }
+}
+
+impl Abandon for Mutex<Reply> {
     fn abandon(&self) {
-        let progress = std::mem::replace(&mut *lock(self), Progress::Abandoned);
+        let mut reply = lock(self);
+        let progress = std::mem::replace(&mut reply.progress, Progress::Abandoned);
+        let reader = reply.reader.take();
+        drop(reply);
         progress.give_up();
+        // Nothing else will: what it waited for is gone.
+        if let Some(reader) = reader {
+            reader.wake();
+        }
     }
 }
 
@@ -164,7 +219,9 @@ impl Progress {
             // The call is inside the future, and records itself when that is dropped.
             Self::Awaiting { sending, .. } => drop(sending),
             Self::Streaming(streaming) => streaming.give_up(),
-            Self::Whole(Whole { call, mut captured, .. }) => {
+            Self::Whole(Whole {
+                call, mut captured, ..
+            }) => {
                 if captured.end == CallEnd::Complete {
                     captured.end = CallEnd::DownstreamGone;
                 }
@@ -177,8 +234,8 @@ impl Progress {
 
 impl Drop for ReplyBody {
     fn drop(&mut self) {
-        if let Self::Call(progress) = self {
-            let left = std::mem::replace(&mut *lock(progress), Progress::Ended);
+        if let Self::Call(reply) = self {
+            let left = std::mem::replace(&mut lock(reply).progress, Progress::Ended);
             left.give_up();
         }
     }
@@ -188,24 +245,29 @@ impl Body for ReplyBody {
     type Data = Bytes;
     type Error = StageOver;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StageOver>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StageOver>>> {
         match &mut *self {
             Self::Local(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
-            Self::Call(progress) => lock(progress).poll(cx).map(|part| part.map(|part| part.map(Frame::data))),
+            Self::Call(progress) => lock(progress)
+                .poll(cx)
+                .map(|part| part.map(|part| part.map(Frame::data))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Local(body) => body.is_none(),
-            Self::Call(progress) => matches!(&*lock(progress), Progress::Ended),
+            Self::Call(reply) => matches!(lock(reply).progress, Progress::Ended),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         let length = match self {
             Self::Local(body) => body.as_ref().map_or(0, Bytes::len),
-            Self::Call(progress) => match &*lock(progress) {
+            Self::Call(reply) => match &lock(reply).progress {
                 Progress::Whole(whole) => whole.body.len(),
                 Progress::Ended => 0,
                 _ => return SizeHint::default(),

@@ -32,9 +32,17 @@ pub(crate) struct Outbound {
 pub(crate) enum Sent {
     /// A stream that goes on.
     Stream(Box<LiveStream>),
+    /// The session ended meanwhile, and the call with it.
+    StageOver,
     /// All there is: a whole reply, an error, or a failure of ours. `failure` is what to say in a stream whose head is
     /// sent already.
-    Whole { call: OpenCall, captured: Captured, head: ReplyHead, body: Bytes, failure: Option<String> },
+    Whole {
+        call: OpenCall,
+        captured: Captured,
+        head: ReplyHead,
+        body: Bytes,
+        failure: Option<String>,
+    },
 }
 
 /// A stream from the endpoint, with what captures it.
@@ -64,12 +72,23 @@ impl Outbound {
         if !rules.changes.is_empty() {
             prepared = route.dialect.prepare(&request, &rules)?;
         }
-        Ok(Self { route, agent_headers, prepared, rules })
+        Ok(Self {
+            route,
+            agent_headers,
+            prepared,
+            rules,
+        })
     }
 
     /// Sends the call, again and changed where the endpoint refuses a member, until there is something for the agent.
     pub(crate) async fn send(mut self, session: Arc<Session>, mut call: OpenCall) -> Sent {
-        let deadline = session.config.upstream.endpoint().timeouts.request.map(|time| Instant::now() + time);
+        let deadline = session
+            .config
+            .upstream
+            .endpoint()
+            .timeouts
+            .request
+            .map(|time| Instant::now() + time);
         let outcome = tokio::select! {
             biased;
             () = session.cancelled.cancelled() => Err(Stop::Cancelled),
@@ -80,17 +99,21 @@ impl Outbound {
             Ok(Reply::Whole { head, body }) => self.whole(call, head, &body),
             Ok(Reply::Refused { status, head, body }) => {
                 let captured = self.route.dialect.refused_reply(status.as_u16(), &body);
-                let failure = captured.error.clone().unwrap_or_else(|| format!("the endpoint answered {status}"));
-                Sent::Whole { call, captured, head, body, failure: Some(failure) }
+                let failure = captured
+                    .error
+                    .clone()
+                    .unwrap_or_else(|| format!("the endpoint answered {status}"));
+                Sent::Whole {
+                    call,
+                    captured,
+                    head,
+                    body,
+                    failure: Some(failure),
+                }
             }
             Err(Stop::Failed(error)) => self.failed(&session, call, &error),
-            Err(Stop::Cancelled) => {
-                let message = "the rollout's agent stage is over";
-                let body = answer::error_body(self.route.dialect, StatusCode::SERVICE_UNAVAILABLE, message);
-                let head = ReplyHead::json(StatusCode::SERVICE_UNAVAILABLE);
-                let captured = nothing_captured(CallEnd::DownstreamGone, None);
-                Sent::Whole { call, captured, head, body, failure: Some(message.into()) }
-            }
+            // Dropped, the call records itself as the agent's going away.
+            Err(Stop::Cancelled) => Sent::StageOver,
         }
     }
 
@@ -122,10 +145,14 @@ impl Outbound {
             if status.is_redirection() {
                 let location = response.headers().get(LOCATION);
                 let location = location.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-                return Err(SendError::Redirect { status, location: location.unwrap_or_default() });
+                return Err(SendError::Redirect {
+                    status,
+                    location: location.unwrap_or_default(),
+                });
             }
             let head = ReplyHead::of(&response);
-            let body = upstream.redact(read(session, response, deadline, |bytes| call.received(bytes)).await?);
+            let body =
+                upstream.redact(read(session, response, deadline, |bytes| call.received(bytes)).await?);
             if learned.len() < MOST_CHANGED_ATTEMPTS && self.change(call, status, &body, &mut learned) {
                 continue;
             }
@@ -134,8 +161,17 @@ impl Outbound {
     }
 
     /// Changes the request so that the endpoint may take it; false where there is nothing to change.
-    fn change(&mut self, call: &mut OpenCall, status: StatusCode, body: &[u8], learned: &mut Vec<Change>) -> bool {
-        let changes = self.route.dialect.refused(status.as_u16(), body, &self.prepared.facts);
+    fn change(
+        &mut self,
+        call: &mut OpenCall,
+        status: StatusCode,
+        body: &[u8],
+        learned: &mut Vec<Change>,
+    ) -> bool {
+        let changes = self
+            .route
+            .dialect
+            .refused(status.as_u16(), body, &self.prepared.facts);
         if changes.is_empty() {
             return false;
         }
@@ -160,8 +196,15 @@ impl Outbound {
         response: Response<Incoming>,
         deadline: Option<Instant>,
     ) -> Result<Reply, SendError> {
-        let text = |name| response.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-        if let Some(encoding) = text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        let text = |name| {
+            response
+                .headers()
+                .get(name)
+                .map(|value| String::from_utf8_lossy(value.as_bytes()))
+        };
+        if let Some(encoding) =
+            text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity"))
+        {
             return Err(SendError::Encoding(encoding.into_owned()));
         }
         let found = text(CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
@@ -177,7 +220,11 @@ impl Outbound {
             }
             (streamed, _) => Err(SendError::ContentType {
                 found: found.clone(),
-                wanted: if streamed { "text/event-stream" } else { "application/json" },
+                wanted: if streamed {
+                    "text/event-stream"
+                } else {
+                    "application/json"
+                },
             }),
         }
     }
@@ -189,7 +236,10 @@ impl Outbound {
         response: Response<Incoming>,
         deadline: Option<Instant>,
     ) -> Sent {
-        let capture = self.route.dialect.stream(&self.prepared.facts, session.config.limits.event_bytes);
+        let capture = self
+            .route
+            .dialect
+            .stream(&self.prepared.facts, session.config.limits.event_bytes);
         Sent::Stream(Box::new(LiveStream {
             call,
             head: ReplyHead::of(&response),
@@ -204,25 +254,59 @@ impl Outbound {
         let (agents, captured) = self.route.dialect.unary(body, &self.prepared.facts);
         if captured.end == CallEnd::UpstreamCut {
             // It says that all is well and is no reply: the agent must not take it for one.
-            let message = captured.error.clone().unwrap_or_else(|| "the endpoint's reply cannot be read".into());
+            let message = captured
+                .error
+                .clone()
+                .unwrap_or_else(|| "the endpoint's reply cannot be read".into());
             let body = answer::error_body(self.route.dialect, StatusCode::BAD_GATEWAY, &message);
             let head = ReplyHead::json(StatusCode::BAD_GATEWAY);
-            return Sent::Whole { call, captured, head, body, failure: Some(message) };
+            return Sent::Whole {
+                call,
+                captured,
+                head,
+                body,
+                failure: Some(message),
+            };
         }
         let failure = captured.error.clone();
         let facts = &self.prepared.facts;
-        match Some(&agents).filter(|_| facts.streamed).and_then(|body| self.route.dialect.replay(body, facts)) {
-            Some(body) => Sent::Whole { call, captured, head: head.event_stream(), body, failure: None },
-            None => Sent::Whole { call, captured, head, body: agents, failure },
+        match Some(&agents)
+            .filter(|_| facts.streamed)
+            .and_then(|body| self.route.dialect.replay(body, facts))
+        {
+            Some(body) => Sent::Whole {
+                call,
+                captured,
+                head: head.event_stream(),
+                body,
+                failure: None,
+            },
+            None => Sent::Whole {
+                call,
+                captured,
+                head,
+                body: agents,
+                failure,
+            },
         }
     }
 
     fn failed(&self, session: &Session, call: OpenCall, error: &SendError) -> Sent {
         let message = error.message(&session.config.upstream);
-        let end = if error.is_cut() { CallEnd::UpstreamCut } else { CallEnd::UpstreamError };
+        let end = if error.is_cut() {
+            CallEnd::UpstreamCut
+        } else {
+            CallEnd::UpstreamError
+        };
         let body = answer::error_body(self.route.dialect, error.status(), &message);
         let captured = nothing_captured(end, Some(message.clone()));
-        Sent::Whole { call, captured, head: ReplyHead::json(error.status()), body, failure: Some(message) }
+        Sent::Whole {
+            call,
+            captured,
+            head: ReplyHead::json(error.status()),
+            body,
+            failure: Some(message),
+        }
     }
 }
 
@@ -233,8 +317,15 @@ enum Stop {
 
 enum Reply {
     Stream(Response<Incoming>),
-    Whole { head: ReplyHead, body: Bytes },
-    Refused { status: StatusCode, head: ReplyHead, body: Bytes },
+    Whole {
+        head: ReplyHead,
+        body: Bytes,
+    },
+    Refused {
+        status: StatusCode,
+        head: ReplyHead,
+        body: Bytes,
+    },
 }
 
 /// Reads a whole body: within the limit, without long silences, before the deadline.
@@ -258,7 +349,9 @@ pub(crate) async fn read(
             let frame = tokio::time::timeout(timeouts.idle, body.frame()).await;
             let frame = frame.map_err(|_| SendError::IdleTimeout(timeouts.idle))?;
             let Some(frame) = frame else { break };
-            let Ok(data) = frame.map_err(SendError::Cut)?.into_data() else { continue };
+            let Ok(data) = frame.map_err(SendError::Cut)?.into_data() else {
+                continue;
+            };
             received(data.len());
             if first.len() + rest.len() + data.len() > limit {
                 return Err(SendError::TooLarge(limit));
@@ -286,8 +379,8 @@ async fn within<T>(
 ) -> Result<T, SendError> {
     match deadline.zip(time) {
         None => work.await,
-        Some((deadline, time)) => {
-            tokio::time::timeout_at(deadline, work).await.unwrap_or(Err(SendError::RequestTimeout(time)))
-        }
+        Some((deadline, time)) => tokio::time::timeout_at(deadline, work)
+            .await
+            .unwrap_or(Err(SendError::RequestTimeout(time))),
     }
 }

@@ -18,3 +18,7 @@ mod ends;
 mod sessions;
 
 mod refusals;
+
+mod channels;
+
+mod gateways;

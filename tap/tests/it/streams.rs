@@ -18,6 +18,13 @@ fn events(stream: &[u8]) -> Vec<Value> {
             let event_members = event.as_object_mut().unwrap();
             event_members.shift_remove("id");
             event_members.shift_remove("created");
+            for call in event["choices"][0]["delta"]["tool_calls"]
+                .as_array_mut()
+                .into_iter()
+                .flatten()
+            {
+                call.as_object_mut().unwrap().shift_remove("id");
+            }
             event
         }
         Err(_) => Value::String(data.to_owned()),
@@ -29,7 +36,7 @@ fn events(stream: &[u8]) -> Vec<Value> {
 fn sampled(stream: &[u8]) -> (Vec<u32>, Vec<f64>) {
     let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
     for event in events(stream) {
-        let choice = &event["choices"][0];
+        let Some(choice) = event.pointer("/choices/0") else { continue };
         ids.extend(
             choice["token_ids"]
                 .as_array()
@@ -53,7 +60,7 @@ async fn trap_02_and_07_a_recorded_turn_is_captured_and_the_agent_sees_the_plain
     let sent = fixture("vllm-0.32.0/list_tools_stream_lp5_ids.response.body");
     let plain = fixture("vllm-0.32.0/list_tools_stream_plain.response.body");
     let (ids, logprobs) = sampled(&sent);
-    assert_eq!(ids.len(), 44);
+    assert_eq!(ids.len(), 42);
     for part in [1, 7, 1000, usize::MAX] {
         let body = sent.clone();
         let stage = Stage::new(move |_, _| Script::events(&body, part)).await;

@@ -159,7 +159,7 @@ impl FakeEndpoint {
         self.asked.lock().unwrap().clone()
     }
 
-    /// Waits until `count` connections were given up by the other side while it was awaited.
+    /// Waits until `count` connections were given up by the other side in the middle of a script.
     pub async fn until_gone(&self, count: usize) {
         let mut gone = self.gone.clone();
         super::soon("the gateway's going away", gone.wait_for(|gone| *gone >= count))
@@ -185,6 +185,7 @@ async fn converse(
             match act {
                 Act::Send(bytes) => {
                     if socket.write_all(&bytes).await.is_err() {
+                        gone.send_modify(|gone| *gone += 1);
                         return;
                     }
                 }
