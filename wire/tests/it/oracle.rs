@@ -24,13 +24,21 @@ pub struct Reply {
 }
 
 fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().into_iter().flatten().map(|id| id.as_u64().unwrap() as u32).collect()
+    value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|id| id.as_u64().unwrap() as u32)
+        .collect()
 }
 
 impl Reply {
     pub fn of_stream(text: &[u8]) -> Self {
         let mut reply = Self::default();
-        for data in super::recordings::data_of(text).iter().filter(|data| *data != "[DONE]") {
+        for data in super::recordings::data_of(text)
+            .iter()
+            .filter(|data| *data != "[DONE]")
+        {
             reply.add(&serde_json::from_str(data).unwrap(), "delta");
         }
         reply
@@ -67,10 +75,12 @@ impl Sent {
             self.logprobs.push(entry["logprob"].as_f64().unwrap());
             self.tokens.push(token.to_owned());
             let named = token.strip_prefix("token_id:").map(|id| id.parse().unwrap());
-            self.entry_ids.extend(entry["id"].as_u64().map(|id| id as u32).or(named));
+            self.entry_ids
+                .extend(entry["id"].as_u64().map(|id| id as u32).or(named));
         }
         self.content.push_str(message["content"].as_str().unwrap_or(""));
-        self.reasoning.push_str(message["reasoning"].as_str().unwrap_or(""));
+        self.reasoning
+            .push_str(message["reasoning"].as_str().unwrap_or(""));
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let index = call["index"].as_u64().unwrap_or(self.arguments.len() as u64) as usize;
             while self.arguments.len() <= index {
@@ -85,6 +95,10 @@ impl Sent {
 
     /// The ids a turn is to have: those of the choice, else those of its entries.
     pub fn expected_ids(&self) -> &[u32] {
-        if self.token_ids.is_empty() { &self.entry_ids } else { &self.token_ids }
+        if self.token_ids.is_empty() {
+            &self.entry_ids
+        } else {
+            &self.token_ids
+        }
     }
 }

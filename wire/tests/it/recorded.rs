@@ -13,9 +13,18 @@ use serde_json::Value;
 const PAIRS: [(&str, &str); 5] = [
     ("vllm-0.32.0/hi_stream_plain", "vllm-0.32.0/hi_stream_lp5_ids"),
     ("vllm-0.32.0/hi_stream_plain", "vllm-0.32.0/hi_stream_ids"),
-    ("vllm-0.32.0/list_tools_stream_plain", "vllm-0.32.0/list_tools_stream_lp5_ids"),
-    ("vllm-0.32.0-noreasoning/list_tools_stream_plain", "vllm-0.32.0-noreasoning/list_tools_stream_lp5_ids"),
-    ("llamacpp-b10434/chat_stream_plain", "llamacpp-b10434/chat_stream_logprobs"),
+    (
+        "vllm-0.32.0/list_tools_stream_plain",
+        "vllm-0.32.0/list_tools_stream_lp5_ids",
+    ),
+    (
+        "vllm-0.32.0-noreasoning/list_tools_stream_plain",
+        "vllm-0.32.0-noreasoning/list_tools_stream_lp5_ids",
+    ),
+    (
+        "llamacpp-b10434/chat_stream_plain",
+        "llamacpp-b10434/chat_stream_logprobs",
+    ),
 ];
 
 /// Streams recorded with ids, log-probabilities or both.
@@ -51,7 +60,13 @@ fn facts_of(plain_request: &str) -> RequestFacts {
 fn plain_facts(recording: &str) -> RequestFacts {
     let mut sent: Value = serde_json::from_slice(&request(recording)).unwrap();
     let members = sent.as_object_mut().unwrap();
-    for member in ["logprobs", "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "stream_options"] {
+    for member in [
+        "logprobs",
+        "top_logprobs",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
+        "stream_options",
+    ] {
         members.remove(member);
     }
     prepare(&sent.to_string(), &rules()).facts
@@ -61,7 +76,9 @@ fn plain_facts(recording: &str) -> RequestFacts {
 fn without_timings(text: String) -> String {
     let mut parts = text.split("\"timings\":{");
     let first = parts.next().unwrap().to_owned();
-    parts.fold(first, |text, part| text + "\"timings\":{" + &part[part.find('}').unwrap()..])
+    parts.fold(first, |text, part| {
+        text + "\"timings\":{" + &part[part.find('}').unwrap()..]
+    })
 }
 
 fn agents_side(text: &[u8]) -> String {
@@ -75,11 +92,16 @@ fn the_request_sent_upstream_is_the_recorded_one() {
             continue;
         }
         let sent = CHAT.prepare(&request(plain), &rules()).unwrap().body;
-        let (mut sent, mut recorded): (Value, Value) =
-            (serde_json::from_slice(&sent).unwrap(), serde_json::from_slice(&request(asked)).unwrap());
+        let (mut sent, mut recorded): (Value, Value) = (
+            serde_json::from_slice(&sent).unwrap(),
+            serde_json::from_slice(&request(asked)).unwrap(),
+        );
         if asked.starts_with("llamacpp") {
             // It ignores the member, and was recorded without.
-            assert_eq!(sent.as_object_mut().unwrap().remove("return_token_ids"), Some(Value::Bool(true)));
+            assert_eq!(
+                sent.as_object_mut().unwrap().remove("return_token_ids"),
+                Some(Value::Bool(true))
+            );
         }
         sent.sort_all_objects();
         recorded.sort_all_objects();
@@ -101,14 +123,22 @@ fn the_agent_gets_the_plain_recording_of_a_whole_reply() {
     let (agent, _) = CHAT.unary(&response("vllm-0.32.0/hi_unary_lp5_ids").into(), &unary());
     let plain = response("vllm-0.32.0/hi_unary_plain");
     // The server itself counts reasoning tokens differently when it is asked for their ids.
-    let recount = |text: &[u8]| normalised(text).replace("\"reasoning_tokens\":17", "\"reasoning_tokens\":26");
+    let recount =
+        |text: &[u8]| normalised(text).replace("\"reasoning_tokens\":17", "\"reasoning_tokens\":26");
     assert_eq!(recount(&agent), recount(&plain));
 }
 
 fn assert_stored_is_sent(name: &str, captured: &Captured, sent: &Reply) {
-    assert_eq!(captured.prompt_token_ids, sent.prompt_token_ids, "{name}: prompt ids");
+    assert_eq!(
+        captured.prompt_token_ids, sent.prompt_token_ids,
+        "{name}: prompt ids"
+    );
     assert_eq!(captured.completions.len(), sent.choices.len(), "{name}: choices");
-    assert_eq!(captured.usage.map(|usage| usage.completion_tokens), sent.completion_tokens, "{name}: usage");
+    assert_eq!(
+        captured.usage.map(|usage| usage.completion_tokens),
+        sent.completion_tokens,
+        "{name}: usage"
+    );
     for (stored, sent) in captured.completions.iter().zip(&sent.choices) {
         assert_eq!(stored.token_ids, sent.expected_ids(), "{name}: ids");
         assert_eq!(stored.logprobs, sent.logprobs, "{name}: logprobs");
@@ -118,10 +148,21 @@ fn assert_stored_is_sent(name: &str, captured: &Captured, sent: &Reply) {
     let document: Value = serde_json::from_slice(&captured.response).unwrap();
     for (position, sent) in sent.choices.iter().enumerate() {
         let message = &document["choices"][position]["message"];
-        assert_eq!(message["content"].as_str().unwrap_or(""), sent.content, "{name}: content");
-        assert_eq!(message["reasoning"].as_str().unwrap_or(""), sent.reasoning, "{name}: reasoning");
+        assert_eq!(
+            message["content"].as_str().unwrap_or(""),
+            sent.content,
+            "{name}: content"
+        );
+        assert_eq!(
+            message["reasoning"].as_str().unwrap_or(""),
+            sent.reasoning,
+            "{name}: reasoning"
+        );
         let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
-        let arguments: Vec<_> = calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
+        let arguments: Vec<_> = calls
+            .iter()
+            .map(|call| call["function"]["arguments"].as_str().unwrap())
+            .collect();
         assert_eq!(arguments, sent.arguments, "{name}: arguments");
     }
 }
@@ -149,13 +190,19 @@ fn vllm_turns_are_trainable_and_llamacpp_turns_say_what_they_lack() {
         let (level, flags) = (captured.level, captured.flags);
         match name {
             "vllm-0.32.0/hi_stream_n2" => {
-                assert_eq!((level, flags), (CaptureLevel::Tokens, vec![Flag::MultipleChoices, Flag::Truncated]));
+                assert_eq!(
+                    (level, flags),
+                    (CaptureLevel::Tokens, vec![Flag::MultipleChoices, Flag::Truncated])
+                );
             }
             "vllm-0.32.0/hi_stream_len_mid_multibyte" => {
                 assert_eq!((level, flags), (CaptureLevel::Tokens, vec![Flag::Truncated]));
             }
             "vllm-0.32.0/hi_stream_tokens_as_ids" => {
-                assert_eq!((level, flags), (CaptureLevel::Logprobs, vec![Flag::PromptIdsMissing]));
+                assert_eq!(
+                    (level, flags),
+                    (CaptureLevel::Logprobs, vec![Flag::PromptIdsMissing])
+                );
             }
             "llamacpp-b10434/chat_stream_logprobs" => {
                 let lacks = vec![Flag::TokensMissing, Flag::PromptIdsMissing, Flag::Truncated];
@@ -174,8 +221,14 @@ fn vllm_turns_are_trainable_and_llamacpp_turns_say_what_they_lack() {
 fn a_stream_and_a_whole_reply_of_one_request_store_the_same() {
     for (streamed, whole) in [
         ("vllm-0.32.0/hi_stream_lp5_ids", "vllm-0.32.0/hi_unary_lp5_ids"),
-        ("vllm-0.32.0/list_tools_stream_lp5_ids", "vllm-0.32.0/list_tools_unary_lp5_ids"),
-        ("llamacpp-b10434/chat_stream_logprobs", "llamacpp-b10434/chat_unary_logprobs"),
+        (
+            "vllm-0.32.0/list_tools_stream_lp5_ids",
+            "vllm-0.32.0/list_tools_unary_lp5_ids",
+        ),
+        (
+            "llamacpp-b10434/chat_stream_logprobs",
+            "llamacpp-b10434/chat_unary_logprobs",
+        ),
     ] {
         let (_, one) = whole_stream(&plain_facts(streamed), &response(streamed));
         let (_, other) = CHAT.unary(&response(whole).into(), &plain_facts(whole));
@@ -185,15 +238,24 @@ fn a_stream_and_a_whole_reply_of_one_request_store_the_same() {
         let message = |response: &[u8]| {
             let mut document: Value = serde_json::from_slice(response).unwrap();
             let mut message = document["choices"][0]["message"].take();
-            message.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+            message
+                .as_object_mut()
+                .unwrap()
+                .retain(|_, value| !value.is_null());
             for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
                 call["id"] = Value::Null;
             }
             // Beside a call the server keeps white space in a stream, and drops it in a whole reply.
-            if message["content"].as_str().is_some_and(|content| content.trim().is_empty()) {
+            if message["content"]
+                .as_str()
+                .is_some_and(|content| content.trim().is_empty())
+            {
                 message.as_object_mut().unwrap().remove("content");
             }
-            message.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+            message
+                .as_object_mut()
+                .unwrap()
+                .retain(|_, value| !value.is_null());
             message
         };
         assert_eq!(message(&one.response), message(&other.response), "{streamed}");
@@ -210,7 +272,10 @@ fn same(one: &(Vec<u8>, Captured), other: &(Vec<u8>, Captured)) {
 fn byte_by_byte_gives_the_same() {
     for name in STREAMS {
         let (facts, text) = (plain_facts(name), response(name));
-        same(&stream(&facts, text.chunks(1), StreamEnd::EndOfBody), &whole_stream(&facts, &text));
+        same(
+            &stream(&facts, text.chunks(1), StreamEnd::EndOfBody),
+            &whole_stream(&facts, &text),
+        );
     }
 }
 
@@ -222,16 +287,24 @@ fn each_event_is_forwarded_by_the_push_that_completes_it() {
     for event in String::from_utf8(text).unwrap().split_inclusive("\n\n") {
         let mut out = bytes::BytesMut::new();
         capture.push(event.as_bytes(), &mut out).unwrap();
-        let shows = !event.contains("\"delta\":{}") && !event.contains("\"usage\"") && !event.contains("[DONE]");
+        let shows =
+            !event.contains("\"delta\":{}") && !event.contains("\"usage\"") && !event.contains("[DONE]");
         let finish = event.contains("\"finish_reason\":\"stop\"");
         if shows || finish {
-            assert_eq!(capture.holds(), finish, "only the last event of a choice is held back: {event}");
+            assert_eq!(
+                capture.holds(),
+                finish,
+                "only the last event of a choice is held back: {event}"
+            );
             assert_eq!(out.is_empty(), finish, "{event}");
         }
         forwarded.extend_from_slice(&out);
     }
     assert!(!capture.holds());
-    assert_eq!(agents_side(&forwarded), agents_side(&response("vllm-0.32.0/hi_stream_plain")));
+    assert_eq!(
+        agents_side(&forwarded),
+        agents_side(&response("vllm-0.32.0/hi_stream_plain"))
+    );
 }
 
 proptest! {

@@ -10,7 +10,9 @@ pub const EVENT_LIMIT_BYTES: usize = 16 << 20;
 
 /// A recorded file, such as `vllm-0.32.0/hi_stream_plain.response.body`.
 pub fn recording(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/engines").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures/engines")
+        .join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{} cannot be read: {error}", path.display()))
 }
 
@@ -23,11 +25,16 @@ pub fn response(name: &str) -> Vec<u8> {
 }
 
 pub fn rules() -> RequestRules {
-    RequestRules { ask: Ask::Tokens, top_logprobs: 5, ..RequestRules::default() }
+    RequestRules {
+        ask: Ask::Tokens,
+        top_logprobs: 5,
+        ..RequestRules::default()
+    }
 }
 
 pub fn prepare(body: &str, rules: &RequestRules) -> Prepared {
-    CHAT.prepare(&Bytes::copy_from_slice(body.as_bytes()), rules).unwrap()
+    CHAT.prepare(&Bytes::copy_from_slice(body.as_bytes()), rules)
+        .unwrap()
 }
 
 /// Facts of a plain agent's streamed call.
@@ -62,14 +69,20 @@ pub fn whole_stream(facts: &RequestFacts, text: &[u8]) -> (Vec<u8>, Captured) {
 
 /// A stream of these data lines.
 pub fn events(data: &[&str]) -> Vec<u8> {
-    data.iter().map(|data| format!("data: {data}\n\n")).collect::<String>().into_bytes()
+    data.iter()
+        .map(|data| format!("data: {data}\n\n"))
+        .collect::<String>()
+        .into_bytes()
 }
 
 /// A text with what differs between two runs of a server made equal: ids, times.
 pub fn normalised(text: &[u8]) -> String {
     let mut text = String::from_utf8(text.to_vec()).unwrap();
     let of_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
-    for (start, keep) in [("chatcmpl-", of_word as fn(char) -> bool), ("\"created\":", |c| c.is_ascii_digit())] {
+    for (start, keep) in [
+        ("chatcmpl-", of_word as fn(char) -> bool),
+        ("\"created\":", |c| c.is_ascii_digit()),
+    ] {
         let mut parts = text.split(start);
         let mut out = parts.next().unwrap().to_owned();
         for part in parts {
@@ -84,5 +97,8 @@ pub fn normalised(text: &[u8]) -> String {
 /// The data of each event.
 pub fn data_of(stream: &[u8]) -> Vec<String> {
     let text = std::str::from_utf8(stream).unwrap();
-    text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
+    text.lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(str::to_owned)
+        .collect()
 }
