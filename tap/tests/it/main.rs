@@ -22,3 +22,7 @@ mod refusals;
 mod channels;
 
 mod gateways;
+
+mod endpoints;
+
+mod proxy;

@@ -18,8 +18,9 @@ fn events(stream: &[u8]) -> Vec<Value> {
             let event_members = event.as_object_mut().unwrap();
             event_members.shift_remove("id");
             event_members.shift_remove("created");
-            for call in event["choices"][0]["delta"]["tool_calls"]
-                .as_array_mut()
+            for call in event
+                .pointer_mut("/choices/0/delta/tool_calls")
+                .and_then(Value::as_array_mut)
                 .into_iter()
                 .flatten()
             {
@@ -36,7 +37,9 @@ fn events(stream: &[u8]) -> Vec<Value> {
 fn sampled(stream: &[u8]) -> (Vec<u32>, Vec<f64>) {
     let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
     for event in events(stream) {
-        let Some(choice) = event.pointer("/choices/0") else { continue };
+        let Some(choice) = event.pointer("/choices/0") else {
+            continue;
+        };
         ids.extend(
             choice["token_ids"]
                 .as_array()
