@@ -68,9 +68,15 @@ pub(crate) fn encode(prompt: Option<&TokenDelta>, completions: &[Completion]) ->
         out.ids(&choice.token_ids);
         out.floats(&choice.logprobs);
         out.count(choice.tokens.len());
-        choice.tokens.iter().for_each(|name| out.integer(names.number(name)));
+        choice
+            .tokens
+            .iter()
+            .for_each(|name| out.integer(names.number(name)));
         out.count(choice.top_logprobs.len());
-        choice.top_logprobs.iter().for_each(|position| out.count(position.len()));
+        choice
+            .top_logprobs
+            .iter()
+            .for_each(|position| out.count(position.len()));
         for top in choice.top_logprobs.iter().flatten() {
             out.integer(names.number(&top.token));
             out.integer(top.token_id.map_or(0, |id| u64::from(id) + 1));
@@ -117,7 +123,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Option<TokenDelta>, Vec<Completion
                     0 => None,
                     id => Some(u32::try_from(id - 1).map_err(|_| CodecError::Range)?),
                 };
-                position.push(TopLogprob { token, token_id, logprob: f64::NAN });
+                position.push(TopLogprob {
+                    token,
+                    token_id,
+                    logprob: f64::NAN,
+                });
             }
             alternatives.push(position);
         }
@@ -139,7 +149,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Option<TokenDelta>, Vec<Completion
             stop_reason: from.option(Reader::text)?,
         })
     })?;
-    if from.0.is_empty() { Ok((prompt, completions)) } else { Err(CodecError::Trailing) }
+    if from.0.is_empty() {
+        Ok((prompt, completions))
+    } else {
+        Err(CodecError::Trailing)
+    }
 }
 
 /// Strings by number.
@@ -200,7 +214,10 @@ impl Writer {
         if values.iter().all(|value| same(f64::from(*value as f32), *value)) {
             self.0.push(FLOATS_32);
             self.planes(values.iter().map(|value| (*value as f32).to_le_bytes()));
-        } else if values.iter().all(|value| decimal(*value as f32).is_some_and(|back| same(back, *value))) {
+        } else if values
+            .iter()
+            .all(|value| decimal(*value as f32).is_some_and(|back| same(back, *value)))
+        {
             self.0.push(FLOATS_32_DECIMAL);
             self.planes(values.iter().map(|value| (*value as f32).to_le_bytes()));
         } else {
@@ -212,7 +229,8 @@ impl Writer {
     /// First bytes, then second bytes, and so on.
     fn planes<const N: usize>(&mut self, values: impl Iterator<Item = [u8; N]> + Clone) {
         for plane in 0..N {
-            self.0.extend(values.clone().filter_map(|bytes| bytes.get(plane).copied()));
+            self.0
+                .extend(values.clone().filter_map(|bytes| bytes.get(plane).copied()));
         }
     }
 }
@@ -259,7 +277,11 @@ impl<'a> Reader<'a> {
     /// A number of things, each of at least a byte, that are still to come: so damage cannot ask for much memory.
     fn count(&mut self) -> Result<usize, CodecError> {
         let count = usize::try_from(self.integer()?).map_err(|_| CodecError::Range)?;
-        if count > self.0.len() { Err(CodecError::Truncated) } else { Ok(count) }
+        if count > self.0.len() {
+            Err(CodecError::Truncated)
+        } else {
+            Ok(count)
+        }
     }
 
     fn list<T>(&mut self, read: impl Fn(&mut Self) -> Result<T, CodecError>) -> Result<Vec<T>, CodecError> {
@@ -289,10 +311,16 @@ impl<'a> Reader<'a> {
     fn floats(&mut self) -> Result<Vec<f64>, CodecError> {
         let count = usize::try_from(self.integer()?).map_err(|_| CodecError::Range)?;
         match self.byte()? {
-            FLOATS_32 => Ok(self.planes(count)?.into_iter().map(|bytes| f64::from(f32::from_le_bytes(bytes))).collect()),
+            FLOATS_32 => Ok(self
+                .planes(count)?
+                .into_iter()
+                .map(|bytes| f64::from(f32::from_le_bytes(bytes)))
+                .collect()),
             FLOATS_32_DECIMAL => {
                 let values = self.planes(count)?.into_iter();
-                values.map(|bytes| decimal(f32::from_le_bytes(bytes)).ok_or(CodecError::Range)).collect()
+                values
+                    .map(|bytes| decimal(f32::from_le_bytes(bytes)).ok_or(CodecError::Range))
+                    .collect()
             }
             FLOATS_64 => Ok(self.planes(count)?.into_iter().map(f64::from_le_bytes).collect()),
             version => Err(CodecError::Version { version }),

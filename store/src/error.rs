@@ -208,13 +208,21 @@ impl StoreError {
                     "make {} writable, or choose another place with --data-dir",
                     directory(path).display()
                 )),
-                io::ErrorKind::StorageFull => Some("free some space, or choose another place with --data-dir".into()),
+                io::ErrorKind::StorageFull => {
+                    Some("free some space, or choose another place with --data-dir".into())
+                }
                 _ => None,
             },
-            Self::Missing { .. } => Some("run a rollout first, or name the data directory with --data-dir".into()),
+            Self::Missing { .. } => {
+                Some("run a rollout first, or name the data directory with --data-dir".into())
+            }
             Self::NotOurs { .. } => Some("choose another place with --data-dir".into()),
-            Self::NewerSchema { .. } => Some("use the version of dressage that wrote it, or a later one".into()),
-            Self::OlderSchema { .. } => Some("run any dressage command that writes once to bring it up to date".into()),
+            Self::NewerSchema { .. } => {
+                Some("use the version of dressage that wrote it, or a later one".into())
+            }
+            Self::OlderSchema { .. } => {
+                Some("run any dressage command that writes once to bring it up to date".into())
+            }
             Self::Database { problem, path, .. } => problem.hint(path),
             Self::NotFound { .. } => Some("`dressage list` shows the rollouts there are".into()),
             Self::Ambiguous { .. } => Some("give more of the id".into()),
@@ -266,7 +274,10 @@ impl Problem {
             sqlx::Error::Io(source) if source.kind() == io::ErrorKind::StorageFull => Self::NoSpace,
             sqlx::Error::Io(_) => Self::InputOutput,
             sqlx::Error::Database(error) => {
-                let code: u32 = error.code().and_then(|code| code.parse().ok()).unwrap_or_default();
+                let code: u32 = error
+                    .code()
+                    .and_then(|code| code.parse().ok())
+                    .unwrap_or_default();
                 match code & 0xff {
                     5 | 6 => Self::Busy,
                     8 => Self::ReadOnly,
@@ -286,15 +297,17 @@ impl Problem {
         let directory = directory(path).display();
         match self {
             Self::NoSpace => Some(format!("free some space on the file system of {directory}")),
-            Self::ReadOnly | Self::CannotOpen => {
-                Some(format!("make {directory} writable, or choose another place with --data-dir"))
-            }
+            Self::ReadOnly | Self::CannotOpen => Some(format!(
+                "make {directory} writable, or choose another place with --data-dir"
+            )),
             Self::NotADatabase | Self::Damaged => Some(format!(
                 "move {} aside (what `sqlite3 ... .recover` can save is in it), or choose another place with --data-dir",
                 path.display()
             )),
             Self::Busy => Some("see which other process works in that directory".into()),
-            Self::InputOutput => Some(format!("check the disk that {directory} is on, and limits on file sizes")),
+            Self::InputOutput => Some(format!(
+                "check the disk that {directory} is on, and limits on file sizes"
+            )),
             Self::Other => None,
         }
     }

@@ -50,7 +50,9 @@ impl Store {
         let written = blocking("writing a trajectory", move || {
             write(&mut writer, &stored, &records, &contents).map(|()| writer)
         });
-        written.await?.map_err(|source| StoreError::Export { rollout: id, source })
+        written
+            .await?
+            .map_err(|source| StoreError::Export { rollout: id, source })
     }
 }
 
@@ -63,8 +65,11 @@ fn write(
     let trajectory = restore(records.to_vec());
     // In the order of their hashes, so that the same rollout gives the same file.
     let ordered: BTreeMap<_, _> = contents.iter().collect();
-    let numbers: HashMap<ContentHash, usize> =
-        ordered.keys().enumerate().map(|(number, hash)| (**hash, number)).collect();
+    let numbers: HashMap<ContentHash, usize> = ordered
+        .keys()
+        .enumerate()
+        .map(|(number, hash)| (**hash, number))
+        .collect();
     let file = File {
         schema: "dressage.trajectory",
         schema_version: TRAJECTORY_SCHEMA_VERSION,
@@ -106,8 +111,10 @@ enum Said {
 }
 
 fn said(bytes: &Bytes) -> Said {
-    serde_json::from_slice(bytes)
-        .map_or_else(|_| Said::Text(String::from_utf8_lossy(bytes).into_owned()), Said::Json)
+    serde_json::from_slice(bytes).map_or_else(
+        |_| Said::Text(String::from_utf8_lossy(bytes).into_owned()),
+        Said::Json,
+    )
 }
 
 #[derive(Serialize)]

@@ -1,8 +1,10 @@
 use crate::error::{Problem, StoreError};
 use crate::unsaved::Unsaved;
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::ConnectOptions;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -56,9 +58,12 @@ impl Store {
             // never the database.
             .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true);
-        let writer = connect(&path, options.clone(), 1).await?;
+        let writer = connect_to_write(&path, options.clone()).await?;
         check_ours(&writer, &path, Emptiness::Allowed).await?;
-        MIGRATOR.run(&writer).await.map_err(|error| migration(&path, error))?;
+        MIGRATOR
+            .run(&writer)
+            .await
+            .map_err(|error| migration(&path, error))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -86,17 +91,15 @@ impl Store {
             return Err(StoreError::Missing { path });
         }
         let options = options(&path).read_only(true);
-        let readers = match connect(&path, options.clone(), READERS).await {
+        let readers = match connect_to_read(&path, options.clone()).await {
             // WAL needs a file beside the database that is shared among processes. Where none can be made and nothing
             // waits in the log, nobody writes either.
             Err(StoreError::Database {
                 problem: Problem::CannotOpen | Problem::ReadOnly,
                 ..
-            }) if log_is_empty(&path) => connect(&path, options.immutable(true), READERS).await?,
+            }) if log_is_empty(&path) => connect_to_read(&path, options.immutable(true)).await?,
             connected => connected?,
         };
-        check_ours(&readers, &path, Emptiness::Refused).await?;
-        check_version(&readers, &path).await?;
         Ok(Self {
             writer: readers.clone(),
             readers,
@@ -127,7 +130,10 @@ impl Store {
             .await
             .map_err(|source| self.failed("reading the installation", source))?;
         id.parse().map_err(|source| {
-            self.failed("reading the installation", sqlx::Error::Decode(Box::<uuid::Error>::new(source)))
+            self.failed(
+                "reading the installation",
+                sqlx::Error::Decode(Box::<uuid::Error>::new(source)),
+            )
         })
     }
 
@@ -150,7 +156,11 @@ impl Store {
 fn prepare(data_dir: &Path) -> Result<File, StoreError> {
     let file = |operation, path: &Path| {
         let path = path.to_owned();
-        move |source: io::Error| StoreError::File { operation, path, source }
+        move |source: io::Error| StoreError::File {
+            operation,
+            path,
+            source,
+        }
     };
     // Sandboxes run as other users, and must be able to reach what lies in here by name.
     DirBuilder::new()
@@ -159,11 +169,18 @@ fn prepare(data_dir: &Path) -> Result<File, StoreError> {
         .create(data_dir)
         .map_err(file("creating", data_dir))?;
     let private = |path: &Path| {
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+        let options = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path);
         options.map_err(file("opening", path))
     };
     let lock = private(&data_dir.join(OPENING_LOCK))?;
-    lock.lock().map_err(file("locking", &data_dir.join(OPENING_LOCK)))?;
+    lock.lock()
+        .map_err(file("locking", &data_dir.join(OPENING_LOCK)))?;
     // SQLite would make it readable to all; what it makes beside it gets this file's mode.
     private(&data_dir.join(DATABASE))?;
     Ok(lock)
@@ -176,13 +193,33 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .disable_statement_logging()
 }
 
-async fn connect(path: &Path, options: SqliteConnectOptions, connections: u32) -> Result<SqlitePool, StoreError> {
+async fn connect_to_write(path: &Path, options: SqliteConnectOptions) -> Result<SqlitePool, StoreError> {
     SqlitePoolOptions::new()
-        .max_connections(connections)
+        .max_connections(1)
         .acquire_timeout(ACQUIRE_TIMEOUT)
+        // When the disk is full SQLite itself ends the transaction. sqlx (0.9.0) then fails to, takes the connection to
+        // be in one for ever, and every later transaction is refused; so such a connection is replaced.
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                connection.ping().await?;
+                Ok(!connection.is_in_transaction())
+            })
+        })
         .connect_with(options)
         .await
         .map_err(|source| StoreError::database("opening the database", path, source))
+}
+
+async fn connect_to_read(path: &Path, options: SqliteConnectOptions) -> Result<SqlitePool, StoreError> {
+    let readers = SqlitePoolOptions::new()
+        .max_connections(READERS)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .connect_with(options)
+        .await
+        .map_err(|source| StoreError::database("opening the database", path, source))?;
+    check_ours(&readers, path, Emptiness::Refused).await?;
+    check_version(&readers, path).await?;
+    Ok(readers)
 }
 
 /// Whether a database without tables will do.
@@ -194,12 +231,20 @@ enum Emptiness {
 
 async fn check_ours(pool: &SqlitePool, path: &Path, emptiness: Emptiness) -> Result<(), StoreError> {
     let failed = |source| StoreError::database("opening the database", path, source);
-    let id: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(pool).await.map_err(failed)?;
-    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(pool).await.map_err(failed)?;
+    let id: i64 = sqlx::query_scalar("PRAGMA application_id")
+        .fetch_one(pool)
+        .await
+        .map_err(failed)?;
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema")
+        .fetch_one(pool)
+        .await
+        .map_err(failed)?;
     if id == APPLICATION_ID || (id == 0 && tables == 0 && emptiness == Emptiness::Allowed) {
         return Ok(());
     }
-    Err(StoreError::NotOurs { path: path.to_owned() })
+    Err(StoreError::NotOurs {
+        path: path.to_owned(),
+    })
 }
 
 async fn check_version(pool: &SqlitePool, path: &Path) -> Result<(), StoreError> {
@@ -216,7 +261,11 @@ async fn check_version(pool: &SqlitePool, path: &Path) -> Result<(), StoreError>
 }
 
 fn known_version() -> i64 {
-    MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or_default()
+    MIGRATOR
+        .iter()
+        .map(|migration| migration.version)
+        .max()
+        .unwrap_or_default()
 }
 
 fn migration(path: &Path, error: MigrateError) -> StoreError {

@@ -15,17 +15,21 @@ pub(crate) struct Packer(Option<zstd::bulk::Compressor<'static>>);
 
 impl Packer {
     pub(crate) fn new() -> Self {
-        let compressor = zstd::bulk::Compressor::new(zstd::DEFAULT_COMPRESSION_LEVEL).and_then(|mut compressor| {
-            compressor.include_checksum(true)?;
-            Ok(compressor)
-        });
+        let compressor =
+            zstd::bulk::Compressor::new(zstd::DEFAULT_COMPRESSION_LEVEL).and_then(|mut compressor| {
+                compressor.include_checksum(true)?;
+                Ok(compressor)
+            });
         // Without a compressor (no memory for one) bytes are stored as they are.
         Self(compressor.ok())
     }
 
     pub(crate) fn pack(&mut self, bytes: &[u8]) -> Vec<u8> {
         if bytes.len() >= WORTH_PACKING_BYTES
-            && let Some(frame) = self.0.as_mut().and_then(|compressor| compressor.compress(bytes).ok())
+            && let Some(frame) = self
+                .0
+                .as_mut()
+                .and_then(|compressor| compressor.compress(bytes).ok())
             && frame.len() < bytes.len()
         {
             return [&[ZSTD], frame.as_slice()].concat();

@@ -2,7 +2,7 @@ use crate::codec::{self, CodecError};
 use crate::error::StoreError;
 use crate::open::Store;
 use crate::packed::unpack;
-use crate::rows::{COLUMNS, ListFilter, RolloutRow, RolloutState, signed, word};
+use crate::rows::{COLUMNS, ListFilter, RolloutRow, signed, word};
 use crate::write::{CallDocument, blocking};
 use bytes::Bytes;
 use dressage_wire::ids::{OwnerId, RolloutId};
@@ -47,7 +47,10 @@ impl Store {
                 query.push(condition).push_bind(value);
             }
         }
-        let rewards = [(" AND reward >= ", filter.reward_at_least), (" AND reward <= ", filter.reward_at_most)];
+        let rewards = [
+            (" AND reward >= ", filter.reward_at_least),
+            (" AND reward <= ", filter.reward_at_most),
+        ];
         for (condition, value) in rewards {
             if let Some(value) = value {
                 query.push(condition).push_bind(value);
@@ -58,7 +61,9 @@ impl Store {
         }
         if let Some(after) = filter.after {
             let (started, number) = self.place(after).await?;
-            query.push(" AND (started_unix_ms, number) < (").push_bind(started);
+            query
+                .push(" AND (started_unix_ms, number) < (")
+                .push_bind(started);
             query.push(", ").push_bind(number).push(")");
         }
         query.push(" ORDER BY started_unix_ms DESC, number DESC LIMIT ");
@@ -78,20 +83,27 @@ impl Store {
     /// None such, or several.
     pub async fn find(&self, prefix: &str) -> Result<RolloutId, StoreError> {
         const OPERATION: &str = "finding a rollout";
-        let not_found = || StoreError::NotFound { id: prefix.to_owned() };
+        let not_found = || StoreError::NotFound {
+            id: prefix.to_owned(),
+        };
         let wanted = match prefix.parse::<Uuid>() {
             Ok(whole) => whole.to_string(),
             Err(_) => prefix.to_ascii_lowercase(),
         };
-        if !wanted.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
+        if !wanted
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+        {
             return Err(not_found());
         }
         // What follows the prefix in an id sorts before `g`.
-        let row = sqlx::query("SELECT min(id) AS first, count(*) AS found FROM rollouts WHERE id >= ?1 AND id < ?1 || 'g'")
-            .bind(&wanted)
-            .fetch_one(&self.readers)
-            .await
-            .map_err(|source| self.failed(OPERATION, source))?;
+        let row = sqlx::query(
+            "SELECT min(id) AS first, count(*) AS found FROM rollouts WHERE id >= ?1 AND id < ?1 || 'g'",
+        )
+        .bind(&wanted)
+        .fetch_one(&self.readers)
+        .await
+        .map_err(|source| self.failed(OPERATION, source))?;
         let read = |source| self.failed(OPERATION, source);
         let found: i64 = row.try_get("found").map_err(read)?;
         let first: Option<String> = row.try_get("first").map_err(read)?;
@@ -113,7 +125,10 @@ impl Store {
     pub async fn get(&self, id: RolloutId) -> Result<StoredRollout, StoreError> {
         const OPERATION: &str = "reading a rollout";
         let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
-        query.push(COLUMNS).push(" FROM rollouts WHERE id = ").push_bind(id.to_string());
+        query
+            .push(COLUMNS)
+            .push(" FROM rollouts WHERE id = ")
+            .push_bind(id.to_string());
         let row = query.build().fetch_optional(&self.readers).await;
         let row = row.map_err(|source| self.failed(OPERATION, source))?;
         let row = row.ok_or_else(|| StoreError::NotFound { id: id.to_string() })?;
@@ -135,10 +150,11 @@ impl Store {
     /// # Errors
     /// A database that cannot be read.
     pub async fn running_owners(&self) -> Result<Vec<OwnerId>, StoreError> {
-        let owners: Vec<String> = sqlx::query_scalar("SELECT DISTINCT owner FROM rollouts WHERE state = 'running'")
-            .fetch_all(&self.readers)
-            .await
-            .map_err(|source| self.failed("reading the owners", source))?;
+        let owners: Vec<String> =
+            sqlx::query_scalar("SELECT DISTINCT owner FROM rollouts WHERE state = 'running'")
+                .fetch_all(&self.readers)
+                .await
+                .map_err(|source| self.failed("reading the owners", source))?;
         Ok(owners.iter().filter_map(|owner| owner.parse().ok()).collect())
     }
 
@@ -154,11 +170,17 @@ impl Store {
             .fetch_all(&self.readers)
             .await
             .map_err(|source| self.failed(OPERATION, source))?;
-        let packed = rows.iter().map(|row| Ok((row.try_get("document")?, row.try_get("tokens")?)));
-        let packed: Vec<(Vec<u8>, Vec<u8>)> =
-            packed.collect::<Result<_, _>>().map_err(|source| self.failed(OPERATION, source))?;
+        let packed = rows
+            .iter()
+            .map(|row| Ok((row.try_get("document")?, row.try_get("tokens")?)));
+        let packed: Vec<(Vec<u8>, Vec<u8>)> = packed
+            .collect::<Result<_, _>>()
+            .map_err(|source| self.failed(OPERATION, source))?;
         let records = blocking(OPERATION, move || {
-            packed.iter().map(|(document, tokens)| unpack_call(document, tokens)).collect::<Result<_, _>>()
+            packed
+                .iter()
+                .map(|(document, tokens)| unpack_call(document, tokens))
+                .collect::<Result<_, _>>()
         });
         records.await?.map_err(|source| unreadable("a call", id, source))
     }
@@ -179,7 +201,10 @@ impl Store {
     pub async fn request_body(&self, id: RolloutId, index: u32) -> Result<Vec<u8>, StoreError> {
         let records = self.calls(id).await?;
         let no_such_call = StoreError::NoSuchCall { rollout: id, index };
-        let parts = records.iter().find(|record| record.meta.index == index).ok_or(no_such_call)?;
+        let parts = records
+            .iter()
+            .find(|record| record.meta.index == index)
+            .ok_or(no_such_call)?;
         let parts = parts.request.clone();
         let trajectory = blocking("restoring a trajectory", move || Trajectory::restore(records)).await?;
         let incomplete = |source| StoreError::Incomplete {
@@ -197,7 +222,8 @@ impl Store {
                 contents.insert(hash, body);
             }
         }
-        assemble(&parts, &messages, |hash| contents.get(&hash).cloned()).map_err(|source| incomplete(Some(source)))
+        assemble(&parts, &messages, |hash| contents.get(&hash).cloned())
+            .map_err(|source| incomplete(Some(source)))
     }
 
     /// The body of the reply to a call, in the dialect's unary form; `None` where nothing came.
@@ -207,7 +233,10 @@ impl Store {
     pub async fn response_body(&self, id: RolloutId, index: u32) -> Result<Option<Bytes>, StoreError> {
         let records = self.calls(id).await?;
         let record = records.into_iter().find(|record| record.meta.index == index);
-        match record.ok_or(StoreError::NoSuchCall { rollout: id, index })?.response {
+        match record
+            .ok_or(StoreError::NoSuchCall { rollout: id, index })?
+            .response
+        {
             None => Ok(None),
             Some(hash) => self.content(id, hash).await,
         }
@@ -241,9 +270,12 @@ impl Store {
             .fetch_all(&self.readers)
             .await
             .map_err(|source| self.failed(OPERATION, source))?;
-        let packed = rows.iter().map(|row| Ok((row.try_get::<Vec<u8>, _>("hash")?, row.try_get("body")?)));
-        let packed: Vec<(Vec<u8>, Vec<u8>)> =
-            packed.collect::<Result<_, _>>().map_err(|source| self.failed(OPERATION, source))?;
+        let packed = rows
+            .iter()
+            .map(|row| Ok((row.try_get::<Vec<u8>, _>("hash")?, row.try_get("body")?)));
+        let packed: Vec<(Vec<u8>, Vec<u8>)> = packed
+            .collect::<Result<_, _>>()
+            .map_err(|source| self.failed(OPERATION, source))?;
         let contents = blocking(OPERATION, move || {
             let unpacked = packed.into_iter().map(|(hash, body)| {
                 let hash = hash.try_into().map_err(|_| CodecError::Range)?;
@@ -251,7 +283,9 @@ impl Store {
             });
             unpacked.collect::<Result<_, _>>()
         });
-        contents.await?.map_err(|source| unreadable("a message", id, source))
+        contents
+            .await?
+            .map_err(|source| unreadable("a message", id, source))
     }
 
     async fn content(&self, id: RolloutId, hash: ContentHash) -> Result<Option<Bytes>, StoreError> {
@@ -298,18 +332,6 @@ impl Store {
     }
 }
 
-impl RolloutState {
-    /// The word used everywhere.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Finished => "finished",
-            Self::Interrupted => "interrupted",
-        }
-    }
-}
-
 pub(crate) fn restore(records: Vec<CallRecord>) -> Trajectory {
     let mut trajectory = Trajectory::restore(records);
     trajectory.finalise();
@@ -326,5 +348,9 @@ fn read_document<T: DeserializeOwned>(packed: &[u8]) -> Result<T, CodecError> {
 }
 
 fn unreadable(what: &'static str, rollout: RolloutId, source: CodecError) -> StoreError {
-    StoreError::Unreadable { what, rollout, source }
+    StoreError::Unreadable {
+        what,
+        rollout,
+        source,
+    }
 }

@@ -2,10 +2,12 @@ use dressage_wire::call::CaptureLevel;
 use dressage_wire::fault::{Ended, FaultOwner};
 use dressage_wire::ids::{OwnerId, RolloutId};
 use dressage_wire::rollout::Totals;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
-use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, Sqlite};
+use std::error::Error;
+use std::str::FromStr;
 
 /// A rollout as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +64,18 @@ pub enum RolloutState {
     Interrupted,
 }
 
+impl RolloutState {
+    /// The word used everywhere.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
 /// Which rollouts to list; what is unset does not filter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ListFilter {
@@ -89,42 +103,85 @@ pub struct ListFilter {
     pub limit: Option<u32>,
 }
 
-/// What a list selects, in the order [`RolloutRow::read`] needs.
+/// What a list selects, in the order in which [`RolloutRow::read`] reads.
 pub(crate) const COLUMNS: &str = "id, owner, state, task_id, title, sample, agent, agent_version, backend, endpoint, \
      model, started_unix_ms, finished_unix_ms, wall_ms, ended, reward, fault_code, fault_owner, calls, trainable_calls, \
      prompt_tokens, completion_tokens, trainable_tokens, prefix_breaks, level";
 
 impl RolloutRow {
     pub(crate) fn read(row: &SqliteRow) -> Result<Self, sqlx::Error> {
+        let mut cells = Cells { row, next: 0 };
         Ok(Self {
-            id: parsed(row, "id")?,
-            owner: parsed(row, "owner")?,
-            state: named(row, "state")?.ok_or_else(|| invalid("state"))?,
-            task_id: row.try_get("task_id")?,
-            title: row.try_get("title")?,
-            sample: row.try_get("sample")?,
-            agent: row.try_get("agent")?,
-            agent_version: row.try_get("agent_version")?,
-            backend: row.try_get("backend")?,
-            endpoint: row.try_get("endpoint")?,
-            model: row.try_get("model")?,
-            started_unix_ms: unsigned(row.try_get("started_unix_ms")?),
-            finished_unix_ms: row.try_get::<Option<i64>, _>("finished_unix_ms")?.map(unsigned),
-            wall_ms: row.try_get::<Option<i64>, _>("wall_ms")?.map(unsigned),
-            ended: named(row, "ended")?,
-            reward: row.try_get("reward")?,
-            fault_code: row.try_get("fault_code")?,
-            fault_owner: named(row, "fault_owner")?,
+            id: cells.parsed()?,
+            owner: cells.parsed()?,
+            state: cells.word()?.ok_or(sqlx::Error::RowNotFound)?,
+            task_id: cells.value()?,
+            title: cells.value()?,
+            sample: cells.value()?,
+            agent: cells.value()?,
+            agent_version: cells.value()?,
+            backend: cells.value()?,
+            endpoint: cells.value()?,
+            model: cells.value()?,
+            started_unix_ms: cells.count()?,
+            finished_unix_ms: cells.optional_count()?,
+            wall_ms: cells.optional_count()?,
+            ended: cells.word()?,
+            reward: cells.value()?,
+            fault_code: cells.value()?,
+            fault_owner: cells.word()?,
             totals: Totals {
-                calls: unsigned(row.try_get("calls")?),
-                trainable_calls: unsigned(row.try_get("trainable_calls")?),
-                prompt_tokens: unsigned(row.try_get("prompt_tokens")?),
-                completion_tokens: unsigned(row.try_get("completion_tokens")?),
-                trainable_tokens: unsigned(row.try_get("trainable_tokens")?),
-                prefix_breaks: unsigned(row.try_get("prefix_breaks")?),
-                level: named::<CaptureLevel>(row, "level")?,
+                calls: cells.count()?,
+                trainable_calls: cells.count()?,
+                prompt_tokens: cells.count()?,
+                completion_tokens: cells.count()?,
+                trainable_tokens: cells.count()?,
+                prefix_breaks: cells.count()?,
+                level: cells.word::<CaptureLevel>()?,
             },
         })
+    }
+}
+
+/// The cells of a row, one after the other.
+struct Cells<'a> {
+    row: &'a SqliteRow,
+    next: usize,
+}
+
+impl<'a> Cells<'a> {
+    fn value<T: sqlx::Decode<'a, Sqlite> + sqlx::Type<Sqlite>>(&mut self) -> Result<T, sqlx::Error> {
+        let value = self.row.try_get(self.next);
+        self.next += 1;
+        value
+    }
+
+    fn count(&mut self) -> Result<u64, sqlx::Error> {
+        Ok(unsigned(self.value()?))
+    }
+
+    fn optional_count(&mut self) -> Result<Option<u64>, sqlx::Error> {
+        Ok(self.value::<Option<i64>>()?.map(unsigned))
+    }
+
+    fn word<T: DeserializeOwned>(&mut self) -> Result<Option<T>, sqlx::Error> {
+        let word: Option<&str> = self.value()?;
+        let value = word.map(|word| T::deserialize(word.into_deserializer()));
+        value
+            .transpose()
+            .map_err(|error: serde::de::value::Error| self.invalid(error))
+    }
+
+    fn parsed<T: FromStr<Err: Error + Send + Sync + 'static>>(&mut self) -> Result<T, sqlx::Error> {
+        self.value::<&str>()?.parse().map_err(|error| self.invalid(error))
+    }
+
+    /// For the cell that was read last.
+    fn invalid(&self, error: impl Error + Send + Sync + 'static) -> sqlx::Error {
+        sqlx::Error::ColumnDecode {
+            index: (self.next - 1).to_string(),
+            source: Box::new(error),
+        }
     }
 }
 
@@ -143,21 +200,4 @@ pub(crate) fn signed(value: u64) -> i64 {
 
 fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or_default()
-}
-
-fn named<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<Option<T>, sqlx::Error> {
-    let word: Option<String> = row.try_get(column)?;
-    let value = word.map(|word| serde_json::from_value(serde_json::Value::String(word)));
-    value.transpose().map_err(|_| invalid(column))
-}
-
-fn parsed<T: std::str::FromStr>(row: &SqliteRow, column: &'static str) -> Result<T, sqlx::Error> {
-    row.try_get::<String, _>(column)?.parse().map_err(|_| invalid(column))
-}
-
-fn invalid(column: &'static str) -> sqlx::Error {
-    sqlx::Error::ColumnDecode {
-        index: column.to_owned(),
-        source: "not a value of this column".into(),
-    }
 }

@@ -26,7 +26,10 @@ pub(crate) struct CallDocument {
 
 impl CallDocument {
     /// The record that this and its tokens are.
-    pub(crate) fn with_tokens(self, (prompt, completions): (Option<TokenDelta>, Vec<Completion>)) -> CallRecord {
+    pub(crate) fn with_tokens(
+        self,
+        (prompt, completions): (Option<TokenDelta>, Vec<Completion>),
+    ) -> CallRecord {
         CallRecord {
             meta: self.meta,
             request: self.request,
@@ -42,15 +45,21 @@ impl CallDocument {
 #[async_trait]
 impl Recorder for Store {
     async fn started(&self, start: &RolloutStart) -> Result<(), RecorderError> {
-        self.start(start).await.map_err(recorder_error("the start", start.id))
+        self.start(start)
+            .await
+            .map_err(recorder_error("the start", start.id))
     }
 
     async fn call(&self, rollout: RolloutId, recorded: &Recorded) -> Result<(), RecorderError> {
-        self.add_call(rollout, recorded).await.map_err(recorder_error("a call", rollout))
+        self.add_call(rollout, recorded)
+            .await
+            .map_err(recorder_error("a call", rollout))
     }
 
     async fn finished(&self, outcome: &RolloutOutcome) -> Result<(), RecorderError> {
-        self.finish_or_keep(outcome).await.map_err(recorder_error("the outcome", outcome.id))
+        self.finish_or_keep(outcome)
+            .await
+            .map_err(recorder_error("the outcome", outcome.id))
     }
 }
 
@@ -213,8 +222,15 @@ impl Store {
             .map_err(|source| self.failed(operation, source))
     }
 
-    async fn commit(&self, operation: &'static str, transaction: Transaction<'_, Sqlite>) -> Result<(), StoreError> {
-        transaction.commit().await.map_err(|source| self.failed(operation, source))
+    async fn commit(
+        &self,
+        operation: &'static str,
+        transaction: Transaction<'_, Sqlite>,
+    ) -> Result<(), StoreError> {
+        transaction
+            .commit()
+            .await
+            .map_err(|source| self.failed(operation, source))
     }
 
     async fn number(
@@ -276,11 +292,18 @@ fn pack_call(recorded: Recorded) -> Result<PackedCall, serde_json::Error> {
         prefix_break: record.prefix_break,
     })?;
     let document = packer.pack(&document);
-    let contents = contents.into_iter().map(|(hash, body)| (hash, packer.pack(&body))).collect();
+    let contents = contents
+        .into_iter()
+        .map(|(hash, body)| (hash, packer.pack(&body)))
+        .collect();
     Ok((document, tokens, contents))
 }
 
 fn title(instruction: &str) -> String {
-    let line = instruction.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let line = instruction
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .unwrap_or_default();
     line.chars().take(TITLE_CHARACTERS).collect()
 }

@@ -1,0 +1,283 @@
+//! Lists, finding by the beginning of an id, interrupted rollouts.
+
+use crate::samples;
+use dressage_store::{ListFilter, RolloutState, Store, StoreError};
+use dressage_wire::fault::{Ended, FaultOwner};
+use dressage_wire::ids::{OwnerId, RolloutId};
+use dressage_wire::rollout::{Recorder, RolloutStart};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, Executor};
+use std::time::{Duration, Instant};
+
+async fn opened() -> (tempfile::TempDir, Store) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    (directory, store)
+}
+
+async fn started(store: &Store, change: impl FnOnce(&mut RolloutStart)) -> RolloutStart {
+    let mut start = samples::start();
+    change(&mut start);
+    store.started(&start).await.unwrap();
+    start
+}
+
+async fn ids(store: &Store, filter: ListFilter) -> Vec<RolloutId> {
+    store
+        .list(&filter)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|row| row.id)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_list_is_latest_first_filtered_and_in_pages() {
+    let (_directory, store) = opened().await;
+    let old = started(&store, |start| start.started_unix_ms = 1_000).await.id;
+    let middle = started(&store, |start| {
+        start.started_unix_ms = 2_000;
+        start.task.id = Some("other".into());
+        start.endpoint = "vllm".into();
+        start.task.agent.name = "codex".into();
+    });
+    let middle = middle.await.id;
+    let latest = started(&store, |start| start.started_unix_ms = 2_000).await.id;
+    store.finished(&samples::outcome(old)).await.unwrap();
+    let mut good = samples::outcome(latest);
+    good.fault = None;
+    good.ended = Ended::Completed;
+    good.reward.as_mut().unwrap().value = Some(1.0);
+    store.finished(&good).await.unwrap();
+
+    let all = ListFilter::default;
+    assert_eq!(ids(&store, all()).await, [latest, middle, old]);
+    let word = |word: &str| Some(word.to_owned());
+    let cases = [
+        (
+            ListFilter {
+                state: Some(RolloutState::Running),
+                ..all()
+            },
+            vec![middle],
+        ),
+        (
+            ListFilter {
+                task_id: word("other"),
+                ..all()
+            },
+            vec![middle],
+        ),
+        (
+            ListFilter {
+                task_id: word("' OR 1=1 --"),
+                ..all()
+            },
+            vec![],
+        ),
+        (
+            ListFilter {
+                agent: word("codex"),
+                ..all()
+            },
+            vec![middle],
+        ),
+        (
+            ListFilter {
+                endpoint: word("demo"),
+                ..all()
+            },
+            vec![latest, old],
+        ),
+        (
+            ListFilter {
+                ended: Some(Ended::Completed),
+                ..all()
+            },
+            vec![latest],
+        ),
+        (
+            ListFilter {
+                fault_owner: Some(FaultOwner::Agent),
+                ..all()
+            },
+            vec![old],
+        ),
+        (
+            ListFilter {
+                reward_at_least: Some(0.5),
+                ..all()
+            },
+            vec![latest],
+        ),
+        (
+            ListFilter {
+                reward_at_most: Some(0.5),
+                ..all()
+            },
+            vec![old],
+        ),
+        (
+            ListFilter {
+                since_unix_ms: Some(2_000),
+                ..all()
+            },
+            vec![latest, middle],
+        ),
+        (
+            ListFilter {
+                limit: Some(1),
+                ..all()
+            },
+            vec![latest],
+        ),
+        (
+            ListFilter {
+                limit: Some(1),
+                after: Some(latest),
+                ..all()
+            },
+            vec![middle],
+        ),
+        (
+            ListFilter {
+                after: Some(middle),
+                ..all()
+            },
+            vec![old],
+        ),
+        (
+            ListFilter {
+                limit: Some(0),
+                ..all()
+            },
+            vec![],
+        ),
+    ];
+    for (filter, expected) in cases {
+        assert_eq!(ids(&store, filter.clone()).await, expected, "{filter:?}");
+    }
+    let unknown = ListFilter {
+        after: Some(RolloutId::new()),
+        ..all()
+    };
+    assert!(matches!(
+        store.list(&unknown).await,
+        Err(StoreError::NotFound { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_rollout_is_found_by_the_beginning_of_its_id() {
+    let (_directory, store) = opened().await;
+    let with_id = |id: &str| {
+        let id = id.parse().unwrap();
+        move |start: &mut RolloutStart| start.id = id
+    };
+    let first = started(&store, with_id("01890000-0000-7000-8000-00000000000a"))
+        .await
+        .id;
+    let second = started(&store, with_id("01890000-0000-7000-8000-00000000000f"))
+        .await
+        .id;
+    let other = started(&store, with_id("ffff0000-0000-7000-8000-000000000000"))
+        .await
+        .id;
+    assert_eq!(store.find("f").await.unwrap(), other);
+    assert_eq!(
+        store.find("FFFF0000-0").await.unwrap(),
+        other,
+        "capitals are read"
+    );
+    assert_eq!(
+        store.find("01890000-0000-7000-8000-00000000000f").await.unwrap(),
+        second
+    );
+    assert_eq!(
+        store.find("0189000000007000800000000000000a").await.unwrap(),
+        first,
+        "without its dashes"
+    );
+    let ambiguous = store.find("0189").await.unwrap_err();
+    assert_eq!(
+        ambiguous.to_string(),
+        format!("0189 is the beginning of {first} and 1 more")
+    );
+    assert_eq!(ambiguous.hint().as_deref(), Some("give more of the id"));
+    for unknown in ["02", "%", "_", "f'", "not an id"] {
+        let error = store.find(unknown).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("there is no rollout {unknown}"));
+    }
+}
+
+#[tokio::test]
+async fn what_a_dead_owner_ran_is_interrupted_and_nothing_else() {
+    let (_directory, store) = opened().await;
+    let dead = OwnerId::new();
+    let of_the_dead = |start: &mut RolloutStart| start.owner = dead;
+    let lost = started(&store, of_the_dead).await.id;
+    let done = started(&store, of_the_dead).await.id;
+    store.finished(&samples::outcome(done)).await.unwrap();
+    let alive = started(&store, |_| {}).await;
+    let mut owners = store.running_owners().await.unwrap();
+    owners.sort();
+    let mut expected = vec![dead, alive.owner];
+    expected.sort();
+    assert_eq!(owners, expected);
+
+    assert_eq!(
+        store.mark_interrupted(&[dead, OwnerId::new()]).await.unwrap(),
+        [lost]
+    );
+    assert_eq!(store.mark_interrupted(&[dead]).await.unwrap(), []);
+    let state = async |id| store.get(id).await.unwrap().row.state;
+    assert_eq!(state(lost).await, RolloutState::Interrupted);
+    assert_eq!(state(done).await, RolloutState::Finished);
+    assert_eq!(state(alive.id).await, RolloutState::Running);
+}
+
+#[tokio::test]
+async fn a_list_of_10_000_rollouts_is_fast() {
+    let (_directory, store) = opened().await;
+    let template = started(&store, |start| start.task.instruction = "x".repeat(100_000)).await;
+    let mut raw = SqliteConnectOptions::new()
+        .filename(store.path())
+        .connect()
+        .await
+        .unwrap();
+    raw.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
+         INSERT INTO rollouts (id, owner, state, title, sample, agent, agent_version, backend, endpoint, model, \
+             started_unix_ms, reward) \
+         SELECT printf('018f0000-0000-7000-8000-%012x', i), owner, 'finished', title, i, agent, agent_version, backend, \
+             endpoint, model, started_unix_ms - i, i / 10000.0 FROM rollouts, n",
+    )
+    .await
+    .unwrap();
+    raw.close().await.unwrap();
+
+    let began = Instant::now();
+    let page = store
+        .list(&ListFilter {
+            limit: Some(50),
+            ..ListFilter::default()
+        })
+        .await
+        .unwrap();
+    let page_took = began.elapsed();
+    assert_eq!((page.len(), page[0].id), (50, template.id));
+    let began = Instant::now();
+    let all = store.list(&ListFilter::default()).await.unwrap();
+    let all_took = began.elapsed();
+    assert_eq!(all.len(), 10_000);
+    let good = ListFilter {
+        reward_at_least: Some(0.9999),
+        ..ListFilter::default()
+    };
+    assert_eq!(store.list(&good).await.unwrap().len(), 1);
+    println!("10,000 rollouts: a page of 50 in {page_took:?}, all in {all_took:?}");
+    // Far above what it takes (without optimisation, on a busy machine), and below what reading documents would.
+    assert!(page_took < Duration::from_secs(1), "a page took {page_took:?}");
+    assert!(all_took < Duration::from_secs(10), "all took {all_took:?}");
+}
