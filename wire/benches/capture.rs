@@ -20,12 +20,20 @@ const ROUNDS: usize = 300;
 
 fn main() {
     // `cargo test --benches` only checks that it runs.
-    let turns = if std::env::args().any(|argument| argument == "--bench") { 4 } else { 1 };
+    let turns = if std::env::args().any(|argument| argument == "--bench") {
+        4
+    } else {
+        1
+    };
     let events = events();
     let stream = events.concat();
-    report("streamed, a chunk an event", stream.len(), turns, &|| capture(&stream_facts(), &events));
+    report("streamed, a chunk an event", stream.len(), turns, &|| {
+        capture(&stream_facts(), &events)
+    });
     let chunks: Vec<Vec<u8>> = stream.chunks(16 << 10).map(<[u8]>::to_vec).collect();
-    report("streamed, chunks of 16 KiB", stream.len(), turns, &|| capture(&stream_facts(), &chunks));
+    report("streamed, chunks of 16 KiB", stream.len(), turns, &|| {
+        capture(&stream_facts(), &chunks)
+    });
     let body = body();
     let facts = prepare(br#"{"model":"m","messages":[]}"#);
     report("whole", body.len(), turns, &|| {
@@ -45,15 +53,25 @@ fn report(name: &str, bytes: usize, turns: u32, turn: &dyn Fn()) {
     };
     let best = (0..ROUNDS).map(|_| round()).min().unwrap_or(Duration::MAX);
     let speed = bytes as f64 / best.as_secs_f64() / 1e6;
-    println!("{name}: {bytes} bytes in {:.1} us, {speed:.0} MB/s", best.as_secs_f64() * 1e6);
+    println!(
+        "{name}: {bytes} bytes in {:.1} us, {speed:.0} MB/s",
+        best.as_secs_f64() * 1e6
+    );
 }
 
 fn rules() -> RequestRules {
-    RequestRules { ask: Ask::Tokens, top_logprobs: 5, ..RequestRules::default() }
+    RequestRules {
+        ask: Ask::Tokens,
+        top_logprobs: 5,
+        ..RequestRules::default()
+    }
 }
 
 fn prepare(body: &[u8]) -> RequestFacts {
-    ChatCompletions.prepare(&Bytes::copy_from_slice(body), &rules()).unwrap().facts
+    ChatCompletions
+        .prepare(&Bytes::copy_from_slice(body), &rules())
+        .unwrap()
+        .facts
 }
 
 fn stream_facts() -> RequestFacts {
@@ -72,7 +90,9 @@ fn capture(facts: &RequestFacts, chunks: &[Vec<u8>]) {
 }
 
 fn recording(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/engines/vllm-0.32.0").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures/engines/vllm-0.32.0")
+        .join(name);
     std::fs::read_to_string(path).unwrap()
 }
 
@@ -83,7 +103,11 @@ fn events() -> Vec<Vec<u8>> {
     let (first, rest) = recorded.split_first().unwrap();
     let (tokens, last) = rest.split_at(rest.len() - 3);
     let repeated = tokens.iter().cycle().take(EVENTS);
-    std::iter::once(first).chain(repeated).chain(last).map(|event| event.as_bytes().to_vec()).collect()
+    std::iter::once(first)
+        .chain(repeated)
+        .chain(last)
+        .map(|event| event.as_bytes().to_vec())
+        .collect()
 }
 
 /// A whole reply with as many tokens.
@@ -91,7 +115,7 @@ fn body() -> Bytes {
     let text = recording("hi_unary_lp5_ids.response.body");
     let start = text.find("\"content\":[").unwrap() + "\"content\":[".len();
     let end = text.find("]},\"finish_reason\"").unwrap();
-    let entries = vec![&text[start..end]; EVENTS / 27 + 1].join(",");
+    let entries = [&text[start..end]; EVENTS / 27 + 1].join(",");
     Bytes::from([&text[..start], &entries, &text[end..]].concat())
 }
 

@@ -11,6 +11,7 @@ use crate::call::{Change, DialectName};
 use crate::capture::{
     Captured, Prepared, RequestError, RequestFacts, RequestRules, StreamEnd, StreamError, StreamSeen,
 };
+use crate::trajectory::BodyShape;
 use bytes::{Bytes, BytesMut};
 
 /// Every dialect that is understood.
@@ -59,6 +60,9 @@ pub trait Dialect: Send + Sync {
 
     /// What keeps a stream alive without saying anything.
     fn keep_alive(&self) -> Bytes;
+
+    /// How its bodies are taken apart to be stored, and its messages told apart.
+    fn shape(&self) -> &'static BodyShape;
 }
 
 /// Captures a streamed reply as it comes, and gives what the agent is to see of it.

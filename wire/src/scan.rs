@@ -61,3 +61,6 @@ pub enum ScanProblem {
     #[error("invalid literal")]
     Literal,
 }
+
+#[cfg(test)]
+mod tests;

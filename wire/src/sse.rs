@@ -317,3 +317,6 @@ impl Events<'_> {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,9 +35,13 @@ mod assess;
 /// Answers of our own.
 mod answer;
 
+/// What of a body is stored once, and what tells messages apart.
+mod shape;
+
 use super::{Dialect, StreamCapture};
 use crate::call::{Change, DialectName};
 use crate::capture::{Captured, Prepared, RequestError, RequestFacts, RequestRules, refusal};
+use crate::trajectory::BodyShape;
 use bytes::Bytes;
 
 /// OpenAI chat completions.
@@ -92,5 +96,9 @@ impl Dialect for ChatCompletions {
 
     fn keep_alive(&self) -> Bytes {
         Bytes::from_static(b": keep-alive\n\n")
+    }
+
+    fn shape(&self) -> &'static BodyShape {
+        &shape::SHAPE
     }
 }

@@ -2,8 +2,8 @@ use super::reply::{Reply, member};
 use crate::call::{CallEnd, CaptureLevel, Flag};
 use crate::capture::{Ask, Captured, RequestFacts};
 use crate::scan::{decode_string, sound, string_body};
-use std::borrow::Cow;
 use bytes::Bytes;
+use std::borrow::Cow;
 
 /// The longest error that is kept as a message.
 const ERROR_BYTES: usize = 2000;
@@ -117,7 +117,9 @@ pub(super) fn document(reply: &mut Reply) -> Bytes {
     reply.incomplete = true;
     reply.scrub();
     let written = write(reply);
-    sound(&written).map(|document| Bytes::from(document.into_owned())).unwrap_or_default()
+    sound(&written)
+        .map(|document| Bytes::from(document.into_owned()))
+        .unwrap_or_default()
 }
 
 fn write(reply: &Reply) -> Vec<u8> {

@@ -358,9 +358,14 @@ impl Reply {
         for choice in &mut self.choices {
             choice.message.scrub();
             choice.stop_reason.iter_mut().for_each(scrub);
-            choice.members.iter_mut().for_each(|member| scrub(&mut member.value));
+            choice
+                .members
+                .iter_mut()
+                .for_each(|member| scrub(&mut member.value));
         }
-        self.members.iter_mut().for_each(|member| scrub(&mut member.value));
+        self.members
+            .iter_mut()
+            .for_each(|member| scrub(&mut member.value));
     }
 
     /// The model that answered.

@@ -43,12 +43,18 @@ pub(super) fn capture(body: &Bytes, facts: &RequestFacts) -> (Bytes, Captured) {
         Some(Cow::Owned(repaired)) => Bytes::from(repaired),
         None => return not_json(body, facts, "a value in it is malformed"),
     };
-    (stripped, assess::captured(reply, facts, CallEnd::Complete, None, document))
+    (
+        stripped,
+        assess::captured(reply, facts, CallEnd::Complete, None, document),
+    )
 }
 
 /// A body that cannot be read goes to the agent as it is: it would have got no other.
 fn not_json(body: &Bytes, facts: &RequestFacts, why: &str) -> (Bytes, Captured) {
-    let reply = Reply { incomplete: true, ..Reply::default() };
+    let reply = Reply {
+        incomplete: true,
+        ..Reply::default()
+    };
     let message = format!("the endpoint's reply is not JSON: {why}");
     let captured = assess::captured(reply, facts, CallEnd::UpstreamError, Some(message), body.clone());
     (body.clone(), captured)
