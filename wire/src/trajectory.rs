@@ -38,6 +38,7 @@ pub use held::{CallView, Trajectory};
 pub use record::{ArrayLayout, CallRecord, Delta, PrefixBreak, Recorded, RequestParts, TokenDelta};
 pub use request::{MissingContent, assemble};
 pub use sequence::{Sequence, SequencePlan, TurnSpan};
+pub use shape::BodyShape;
 
 #[cfg(test)]
 mod tests;

@@ -1,36 +1,22 @@
 use crate::call::DialectName;
+use crate::dialect::DIALECTS;
 use crate::trajectory::ContentHash;
-use serde::Deserialize;
-use serde_json::Value;
-use std::borrow::Cow;
 
 /// How the bodies of a dialect are taken apart, and what of a message tells it from others.
-pub(crate) struct BodyShape {
+pub struct BodyShape {
     /// The request's member that holds the array of messages.
-    pub(crate) messages: &'static str,
+    pub messages: &'static str,
     /// The request's member that holds the array of tools.
-    pub(crate) tools: &'static str,
+    pub tools: &'static str,
     /// A message without what an agent changes from request to request though the conversation goes on; `None` where
     /// it has no such thing.
-    pub(crate) canonical: fn(&str) -> Option<String>,
+    pub canonical: fn(&str) -> Option<String>,
     /// Tells the assistant's turns of a conversation apart, in what agents leave as it is: text and tool-call ids.
     /// Of a message of a request; `None` where it is not the assistant's.
-    pub(crate) turn: fn(&str) -> Option<ContentHash>,
+    pub turn: fn(&str) -> Option<ContentHash>,
     /// The same of a reply in the dialect's unary form.
-    pub(crate) reply: fn(&[u8]) -> Option<ContentHash>,
+    pub reply: fn(&[u8]) -> Option<ContentHash>,
 }
-
-/// The shape of each dialect that has one; the bodies of others are kept whole.
-static SHAPES: &[(DialectName, BodyShape)] = &[(
-    DialectName::ChatCompletions,
-    BodyShape {
-        messages: "messages",
-        tools: "tools",
-        canonical: without_cache_marks,
-        turn: chat_turn,
-        reply: chat_reply,
-    },
-)];
 
 /// Takes nothing out of a body.
 static WHOLE: BodyShape = BodyShape {
@@ -41,100 +27,10 @@ static WHOLE: BodyShape = BodyShape {
     reply: |_| None,
 };
 
-/// The shape of a dialect's bodies.
+/// The shape of a dialect's bodies. Those of a dialect that is not in the registry are kept whole.
 pub(crate) fn of(dialect: DialectName) -> &'static BodyShape {
-    SHAPES
+    DIALECTS
         .iter()
-        .find(|(name, _)| *name == dialect)
-        .map_or(&WHOLE, |(_, shape)| shape)
-}
-
-/// `cache_control` marks move from message to message as a conversation grows.
-fn without_cache_marks(message: &str) -> Option<String> {
-    const MARK: &str = "cache_control";
-    fn strip(value: &mut Value) {
-        match value {
-            Value::Object(members) => {
-                members.shift_remove(MARK);
-                members.values_mut().for_each(strip);
-            }
-            Value::Array(items) => items.iter_mut().for_each(strip),
-            _ => {}
-        }
-    }
-    if !message.contains(MARK) {
-        return None;
-    }
-    let mut value: Value = serde_json::from_str(message).ok()?;
-    strip(&mut value);
-    Some(value.to_string())
-}
-
-#[derive(Deserialize)]
-struct ChatReply<'a> {
-    #[serde(borrow)]
-    choices: Vec<ChatChoice<'a>>,
-}
-
-#[derive(Deserialize)]
-struct ChatChoice<'a> {
-    #[serde(borrow)]
-    message: ChatMessage<'a>,
-}
-
-#[derive(Deserialize)]
-struct ChatMessage<'a> {
-    #[serde(borrow, default)]
-    role: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    content: Option<ChatContent<'a>>,
-    #[serde(borrow, default)]
-    tool_calls: Option<Vec<ChatToolCall<'a>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ChatContent<'a> {
-    Text(#[serde(borrow)] Cow<'a, str>),
-    Parts(#[serde(borrow)] Vec<ChatPart<'a>>),
-}
-
-#[derive(Deserialize)]
-struct ChatPart<'a> {
-    #[serde(borrow, default)]
-    text: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
-struct ChatToolCall<'a> {
-    #[serde(borrow, default)]
-    id: Option<Cow<'a, str>>,
-}
-
-fn chat_turn(message: &str) -> Option<ContentHash> {
-    let message: ChatMessage<'_> = serde_json::from_str(message).ok()?;
-    (message.role.as_deref() == Some("assistant")).then(|| message.sign())
-}
-
-fn chat_reply(body: &[u8]) -> Option<ContentHash> {
-    let reply: ChatReply<'_> = serde_json::from_slice(body).ok()?;
-    reply.choices.first().map(|choice| choice.message.sign())
-}
-
-impl ChatMessage<'_> {
-    /// Arguments are left out, since agents write them anew; white space around the text too.
-    fn sign(&self) -> ContentHash {
-        let text: Cow<'_, str> = match &self.content {
-            None => Cow::Borrowed(""),
-            Some(ChatContent::Text(text)) => Cow::Borrowed(text.as_ref()),
-            Some(ChatContent::Parts(parts)) => parts.iter().filter_map(|part| part.text.as_deref()).collect(),
-        };
-        let ids = self
-            .tool_calls
-            .iter()
-            .flatten()
-            .map(|call| call.id.as_deref().unwrap_or_default());
-        let parts: Vec<&str> = std::iter::once(text.trim()).chain(ids).collect();
-        ContentHash::of(parts.join("\0").as_bytes())
-    }
+        .find(|entry| entry.name() == dialect)
+        .map_or(&WHOLE, |entry| entry.shape())
 }
