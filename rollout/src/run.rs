@@ -32,6 +32,7 @@ pub(crate) struct Scope {
     pub(crate) recorder: Arc<dyn Recorder>,
     pub(crate) agents: Agents,
     pub(crate) cache_dir: PathBuf,
+    pub(crate) tap_binary: PathBuf,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) events: Arc<Events>,
     pub(crate) cancel: CancellationToken,

@@ -29,6 +29,8 @@ pub struct SupervisorConfig {
     pub agents: Agents,
     /// Where agents' programs are installed.
     pub cache_dir: PathBuf,
+    /// The static program `dressage-tap`, for placement in_sandbox.
+    pub tap_binary: PathBuf,
     /// Carried by every sandbox, beside the rollout's id.
     pub labels: BTreeMap<String, String>,
     /// Rollouts at once, at least 1.
@@ -344,6 +346,7 @@ impl Dispatcher {
                 recorder: self.config.recorder.clone(),
                 agents: self.config.agents.clone(),
                 cache_dir: self.config.cache_dir.clone(),
+                tap_binary: self.config.tap_binary.clone(),
                 labels: self.config.labels.clone(),
                 events: Events::new(id, waiting.events, self.back.clone()),
                 cancel: entry.cancel.clone(),

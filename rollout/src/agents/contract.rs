@@ -62,6 +62,8 @@ pub struct InstallRequest {
     pub cache_dir: PathBuf,
     /// The pinned version if unset.
     pub version: Option<String>,
+    /// The program `npm`; looked for on PATH if unset.
+    pub npm: Option<PathBuf>,
     /// The user's own npm configuration (which registry, which proxy), read and never written.
     pub npm_config: Option<PathBuf>,
     /// Whether what is there is replaced.

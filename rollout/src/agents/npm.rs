@@ -121,7 +121,7 @@ impl NativePackage<'_> {
         };
         let home = incoming.join("home");
         fs::create_dir_all(&home).map_err(files("make folder", &home))?;
-        let mut npm = Command::new("npm");
+        let mut npm = Command::new(request.npm.as_deref().unwrap_or(Path::new("npm")));
         npm.args([
             "install",
             "--ignore-scripts",

@@ -80,7 +80,7 @@ mod tests {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let write = |bytes: &[u8], mode| {
             std::fs::write(&path, bytes).unwrap();
-            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             check_native(&path).map_err(|error| error.to_string())
         };
         assert_eq!(write(&own[..100], 0o755), Ok(()));

@@ -3,6 +3,12 @@
 /// How the agent reaches its model.
 mod access;
 
+/// A proxy beside the agent.
+mod proxy;
+
+/// What such a proxy wrote down.
+mod trace;
+
 /// What the agent prints, read and kept.
 mod output;
 
@@ -41,7 +47,7 @@ pub(crate) async fn run(
 ) -> Result<(), Stop> {
     let access = Access::open(scope, plan, sandbox, recording).await?;
     let worked = work(scope, plan, sandbox, recording, &access, report).await;
-    access.close(report).await;
+    access.close(sandbox, recording, report).await;
     let (ended, stop) = verdict::judge(scope, plan, &recording.seen(), worked)?;
     report.agent_ended = Some(ended);
     stop.map_or(Ok(()), Err)
@@ -175,6 +181,8 @@ async fn command(
     };
     env.extend(task.agent.env.clone());
     env.extend(launch.env);
+    // OpenCode believes this more than the directory it is started in; the recorded one is that of another shell.
+    env.insert("PWD".into(), working_directory(sandbox));
     reach_loopback_directly(&mut env);
     Ok(Command {
         argv: launch.argv,

@@ -1,4 +1,4 @@
-use super::plan::{AGENT_ASSET, HOME, Plan};
+use super::plan::{AGENT_ASSET, HOME, Plan, TAP_ASSET};
 use crate::faults;
 use crate::report::{Report, Stop};
 use crate::run::{Cut, Scope};
@@ -54,6 +54,16 @@ fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
     let mut labels = scope.labels.clone();
     labels.insert("dressage.rollout".into(), request.id.to_string());
     let relayed = request.mode == Mode::TransparentProxy && request.placement == Placement::Relay;
+    let mut assets = vec![Asset {
+        name: AGENT_ASSET.into(),
+        host_path: plan.installed.directory.clone(),
+    }];
+    if request.mode == Mode::TransparentProxy && request.placement == Placement::InSandbox {
+        assets.push(Asset {
+            name: TAP_ASSET.into(),
+            host_path: scope.tap_binary.clone(),
+        });
+    }
     SandboxSpec {
         id: SandboxId::new(),
         image: request.image.clone(),
@@ -65,10 +75,7 @@ fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
             cpus: limits.cpus,
             pids: limits.pids,
         },
-        assets: vec![Asset {
-            name: AGENT_ASSET.into(),
-            host_path: plan.installed.directory.clone(),
-        }],
+        assets,
         labels,
         lifetime: lifetime(
             &request.task.limits,

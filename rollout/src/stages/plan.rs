@@ -3,8 +3,10 @@ use crate::faults;
 use crate::report::Stop;
 use crate::run::Scope;
 use dressage_sandbox::Sandbox;
+use dressage_tap::Endpoint;
+use dressage_tap::endpoint::ProxyPolicy;
 use dressage_wire::rollout::RolloutStart;
-use dressage_wire::task::{Mode, NetworkPolicy, Placement};
+use dressage_wire::task::{Limits, Mode, NetworkPolicy, Placement, Task};
 use std::sync::Arc;
 
 /// Home in every sandbox; where a backend's is elsewhere it makes a link there.
@@ -17,6 +19,9 @@ pub(crate) fn working_directory(sandbox: &dyn Sandbox) -> String {
 
 /// Name of the asset that is the agent's program.
 pub(crate) const AGENT_ASSET: &str = "agent";
+
+/// Name of the asset that is `dressage-tap`, for placement in_sandbox.
+pub(crate) const TAP_ASSET: &str = "dressage-tap";
 
 /// What is decided before anything is made.
 pub(crate) struct Plan {
@@ -87,26 +92,80 @@ async fn start(scope: &Scope, agent: Option<&dyn Agent>) -> Result<(), Stop> {
 fn supported(scope: &Scope) -> Result<(), Stop> {
     let request = &scope.request;
     let open = request.task.network == NetworkPolicy::Open;
-    let refuse = |message: &str, hint: &str| {
+    let refuse = |message: String, hint: &str| {
         let mut fault = faults::UNSUPPORTED.fault(None, message);
         fault.hint = Some(hint.into());
         Err(fault.into())
     };
+    let backend = request.backend.name();
+    if !request.backend.gives_home(HOME) && names_home(&request.task) {
+        return refuse(
+            format!("the task names {HOME}, which is not the home in sandbox `{backend}`"),
+            "use sandbox local, or write paths relative to the working directory or with $HOME",
+        );
+    }
     match (request.mode, request.placement) {
         (Mode::BlackBox, _) if !open => refuse(
-            "mode black_box needs a network, since the agent itself talks to the endpoint",
+            "mode black_box needs a network, since the agent itself talks to the endpoint".into(),
             "set network = \"open\" in the task, or --network open",
         ),
         (Mode::BlackBox, _) if !request.upstream.endpoint().headers.is_empty() => refuse(
-            "mode black_box cannot send the headers that the endpoint is configured with",
+            "mode black_box cannot send the headers that the endpoint is configured with".into(),
             "use mode transparent_proxy",
         ),
-        (Mode::TransparentProxy, Placement::Direct | Placement::InSandbox) if !open => refuse(
-            "only placement relay works without a network",
+        (Mode::TransparentProxy, Placement::InSandbox) if !open => refuse(
+            "placement in_sandbox needs a network, since the sandbox itself talks to the endpoint".into(),
             "set network = \"open\" in the task, or use placement relay",
+        ),
+        (Mode::TransparentProxy, Placement::InSandbox) if !plain(request.upstream.endpoint()) => refuse(
+            "placement in_sandbox cannot pass on the headers, ca_file or proxy of the endpoint".into(),
+            "use placement relay, with which they stay on the host",
+        ),
+        (Mode::TransparentProxy, Placement::InSandbox) if budgeted(&request.task.limits) => refuse(
+            "placement in_sandbox knows no budgets of calls and tokens".into(),
+            "use placement relay, or leave max_calls, max_prompt_tokens and max_completion_tokens out",
+        ),
+        (Mode::TransparentProxy, Placement::Direct) if request.backend.host_address().is_none() => refuse(
+            format!(
+                "placement direct is not possible with sandbox `{backend}`: it cannot route to this host"
+            ),
+            "use placement relay, which works with every sandbox",
         ),
         _ => Ok(()),
     }
+}
+
+/// Whether an endpoint is no more than a URL and a key.
+fn plain(endpoint: &Endpoint) -> bool {
+    let direct = match &endpoint.proxy {
+        ProxyPolicy::None => true,
+        ProxyPolicy::Variables {
+            https_proxy,
+            http_proxy,
+            ..
+        } => https_proxy.is_none() && http_proxy.is_none(),
+    };
+    endpoint.headers.is_empty() && endpoint.ca_file.is_none() && direct
+}
+
+fn budgeted(limits: &Limits) -> bool {
+    limits
+        .max_calls
+        .or(limits.max_prompt_tokens)
+        .or(limits.max_completion_tokens)
+        .is_some()
+}
+
+/// Whether anything of the task is written for a home that is `/home/user`.
+fn names_home(task: &Task) -> bool {
+    let texts = std::iter::once(&task.instruction)
+        .chain(&task.setup)
+        .chain(&task.verify)
+        .chain(task.files.keys())
+        .chain(task.verify_files.keys())
+        .chain(task.env.values())
+        .chain(task.agent.env.values());
+    texts.into_iter().any(|text| text.contains(HOME))
 }
 
 fn agent_fault(error: &AgentError) -> Stop {

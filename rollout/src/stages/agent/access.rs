@@ -1,15 +1,17 @@
 //! How the agent reaches its model, by mode and placement.
 
+use super::proxy::Proxy;
 use crate::faults;
 use crate::recording::Recording;
 use crate::report::{Report, Stop};
 use crate::run::Scope;
 use crate::stages::plan::Plan;
 use dressage_sandbox::Sandbox;
-use dressage_tap::{Budgets, Session, SessionConfig};
+use dressage_tap::{AllowedHosts, Budgets, Gateway, Health, Session, SessionConfig};
 use dressage_wire::event::Stage;
-use dressage_wire::task::Mode;
+use dressage_wire::task::{Mode, Placement};
 use secrecy::SecretString;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -18,14 +20,22 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct Access {
     base_url: String,
     api_key: SecretString,
-    /// `None` where the agent talks to the endpoint itself.
-    tapped: Option<Tapped>,
+    way: Way,
+}
+
+enum Way {
+    /// Through the tap on the host.
+    Tapped(Tapped),
+    /// Through a proxy beside the agent.
+    InSandbox(Box<Proxy>),
+    /// Nothing in between.
+    Untapped,
 }
 
 struct Tapped {
     session: Arc<Session>,
     stop: CancellationToken,
-    /// Ends with a message where the relay was lost.
+    /// Ends with a message where the way was lost.
     serving: JoinHandle<Option<String>>,
 }
 
@@ -36,9 +46,11 @@ impl Access {
         sandbox: &dyn Sandbox,
         recording: &Recording,
     ) -> Result<Self, Stop> {
-        match scope.request.mode {
-            Mode::BlackBox => Ok(Self::black_box(scope)),
-            Mode::TransparentProxy => Self::relay(scope, plan, sandbox, recording).await,
+        match (scope.request.mode, scope.request.placement) {
+            (Mode::BlackBox, _) => Ok(Self::black_box(scope)),
+            (Mode::TransparentProxy, Placement::Relay) => Self::relay(scope, plan, sandbox, recording).await,
+            (Mode::TransparentProxy, Placement::Direct) => Self::direct(scope, plan, recording).await,
+            (Mode::TransparentProxy, Placement::InSandbox) => Self::in_sandbox(scope, sandbox).await,
         }
     }
 
@@ -53,7 +65,7 @@ impl Access {
                 .api_key
                 .clone()
                 .unwrap_or_else(|| "none".into()),
-            tapped: None,
+            way: Way::Untapped,
         }
     }
 
@@ -70,7 +82,6 @@ impl Access {
             faults::SANDBOX_OPERATION_FAILED.fault(Some(Stage::Agent), "the sandbox has no relay")
         })?;
         let stop = CancellationToken::new();
-        session.open();
         let serving = tokio::spawn({
             let (session, stop) = (session.clone(), stop.clone());
             async move {
@@ -78,15 +89,66 @@ impl Access {
                 (!stop.is_cancelled()).then(|| end.to_string())
             }
         });
-        Ok(Self {
-            base_url: format!("http://{address}/v1"),
-            api_key: session.token(),
-            tapped: Some(Tapped {
+        Ok(Self::tapped(
+            format!("http://{address}/v1"),
+            Tapped {
                 session,
                 stop,
                 serving,
-            }),
+            },
+        ))
+    }
+
+    async fn direct(scope: &Scope, plan: &Plan, recording: &Recording) -> Result<Self, Stop> {
+        let session = session(scope, plan, recording)?;
+        let host = scope.request.backend.host_address().ok_or_else(|| {
+            faults::UNSUPPORTED.fault(Some(Stage::Agent), "the sandbox cannot route to this host")
+        })?;
+        let hosts = AllowedHosts::Named(vec![host.to_string()]);
+        let gateway = Gateway::bind(SocketAddr::new(host, 0), hosts, || Health::Ok)
+            .await
+            .map_err(|error| {
+                let message = format!("no port of {host} could be listened on for the agent's calls");
+                faults::INTERNAL.caused(Some(Stage::Agent), message, &error)
+            })?;
+        gateway.admit(&session);
+        let base_url = format!("http://{}/v1", gateway.address());
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn({
+            let stop = stop.clone();
+            async move {
+                gateway.serve(stop).await;
+                None
+            }
+        });
+        Ok(Self::tapped(
+            base_url,
+            Tapped {
+                session,
+                stop,
+                serving,
+            },
+        ))
+    }
+
+    async fn in_sandbox(scope: &Scope, sandbox: &dyn Sandbox) -> Result<Self, Stop> {
+        let proxy = Proxy::start(scope, sandbox).await?;
+        Ok(Self {
+            base_url: proxy.base_url().to_owned(),
+            // The proxy asks for none: whoever is in the sandbox can reach it.
+            api_key: "none".into(),
+            way: Way::InSandbox(Box::new(proxy)),
         })
+    }
+
+    /// Opens the session: its token is worth something from now on.
+    fn tapped(base_url: String, tapped: Tapped) -> Self {
+        tapped.session.open();
+        Self {
+            base_url,
+            api_key: tapped.session.token(),
+            way: Way::Tapped(tapped),
+        }
     }
 
     pub(super) fn base_url(&self) -> &str {
@@ -98,14 +160,15 @@ impl Access {
     }
 
     pub(super) fn is_budget_spent(&self) -> bool {
-        self.tapped
-            .as_ref()
-            .is_some_and(|tapped| tapped.session.budget_spent().borrow().is_some())
+        match &self.way {
+            Way::Tapped(tapped) => tapped.session.budget_spent().borrow().is_some(),
+            Way::InSandbox(_) | Way::Untapped => false,
+        }
     }
 
     /// Waits until a budget has answered the agent; for ever where there is none.
     pub(super) async fn budget_spent(&self) {
-        if let Some(tapped) = &self.tapped {
+        if let Way::Tapped(tapped) = &self.way {
             let mut spent = tapped.session.budget_spent();
             if spent.wait_for(Option::is_some).await.is_ok() {
                 return;
@@ -115,19 +178,21 @@ impl Access {
     }
 
     /// Shuts the way. When this returns, every call has been handed over.
-    pub(super) async fn close(self, report: &mut Report) {
-        let Some(Tapped {
-            session,
-            stop,
-            serving,
-        }) = self.tapped
-        else {
-            return;
-        };
-        session.close().await;
-        stop.cancel();
-        if let Ok(Some(end)) = serving.await {
-            report.warn(format!("the relay was lost while the agent worked: {end}"));
+    pub(super) async fn close(self, sandbox: &dyn Sandbox, recording: &Recording, report: &mut Report) {
+        match self.way {
+            Way::Untapped => {}
+            Way::InSandbox(proxy) => proxy.finish(sandbox, recording, report).await,
+            Way::Tapped(Tapped {
+                session,
+                stop,
+                serving,
+            }) => {
+                session.close().await;
+                stop.cancel();
+                if let Ok(Some(end)) = serving.await {
+                    report.warn(format!("the relay was lost while the agent worked: {end}"));
+                }
+            }
         }
     }
 }

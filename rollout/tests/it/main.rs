@@ -1,0 +1,41 @@
+//! The engine, with a scripted model, a scripted agent, and real sandboxes.
+//!
+//! `local` needs bubblewrap; where it is missing these tests fail and say so.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a test ends by panicking"
+)]
+
+/// The world that a rollout under test runs in.
+mod world;
+
+/// A sandbox backend that is nothing but a plan of what goes wrong.
+mod fake;
+
+/// Stages in their order, and what each does.
+mod stages;
+
+/// The reward, and everything an agent can leave to steer it.
+mod forgery;
+
+/// What verify commands do wrong.
+mod verify;
+
+/// Agents that fail, hang, stay silent or spend their budget.
+mod agents;
+
+/// Endpoints that fail, and whose fault it is then.
+mod upstream;
+
+/// Sandboxes that fail.
+mod sandboxes;
+
+/// The queue: concurrency, cancellation, shutdown.
+mod supervisor;
+
+/// The real OpenCode.
+mod opencode;

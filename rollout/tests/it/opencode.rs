@@ -1,0 +1,87 @@
+use crate::world::{World, WorldPlan};
+use dressage_rollout::presets::Preset;
+use dressage_testkit::model::PresetScript;
+use dressage_wire::event::Stage;
+use dressage_wire::fault::Ended;
+use dressage_wire::task::Task;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where `dressage agents install opencode` puts it for this user.
+fn cache_dir() -> PathBuf {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let given = variable("DRESSAGE_CACHE_DIR");
+    let system =
+        || Some(PathBuf::from("/var/cache/dressage")).filter(|path| path.join("agents/opencode").exists());
+    let own = || {
+        variable("XDG_CACHE_HOME")
+            .or(variable("HOME").map(|home| home.join(".cache")))
+            .map(|dir| dir.join("dressage"))
+    };
+    given.or_else(system).or_else(own).unwrap()
+}
+
+async fn world() -> World {
+    World::planned(WorldPlan {
+        script: Arc::new(PresetScript),
+        cache_dir: Some(cache_dir()),
+        ..WorldPlan::default()
+    })
+    .await
+}
+
+fn offered(world: &World) -> Vec<String> {
+    let body: serde_json::Value = serde_json::from_slice(&world.model.received()[0].body).unwrap();
+    let tools = body["tools"].as_array().cloned().unwrap_or_default();
+    tools
+        .iter()
+        .map(|tool| tool["function"]["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn preset(name: &str) -> Task {
+    Preset::named(name).unwrap().task()
+}
+
+#[tokio::test]
+async fn opencode_solves_a_preset_in_a_sandbox_without_a_network() {
+    let world = world().await;
+    let done = world.run(preset("binary_search")).await;
+    assert_eq!(done.outcome.ended, Ended::Completed, "{:?}", done.outcome);
+    assert_eq!(done.stages(), Stage::ALL);
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    let totals = &done.outcome.totals;
+    assert!(totals.calls >= 2, "{totals:?}");
+    // OpenCode writes tool arguments anew, without the spaces that the model sampled.
+    assert!(totals.prefix_breaks >= 1, "{totals:?}");
+    assert_eq!(totals.trainable_calls, totals.calls, "{totals:?}");
+    assert!(
+        done.outcome
+            .agent
+            .as_ref()
+            .unwrap()
+            .session
+            .as_ref()
+            .unwrap()
+            .starts_with("ses_")
+    );
+    let tools = offered(&world);
+    assert!(tools.iter().any(|tool| tool == "write"), "{tools:?}");
+    assert!(
+        !tools.iter().any(|tool| tool == "webfetch" || tool == "question"),
+        "{tools:?}"
+    );
+}
+
+#[tokio::test]
+async fn enabled_tools_are_all_that_reaches_the_model_and_the_system_prompt_does_too() {
+    let world = world().await;
+    let mut task = preset("fizzbuzz");
+    task.agent.enabled_tools = Some(vec!["write".into(), "bash".into()]);
+    task.agent.system_prompt = Some("Answer in few words, says the task.".into());
+    let done = world.run(task).await;
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    assert_eq!(offered(&world), ["bash", "write"]);
+    let body = String::from_utf8(world.model.received()[0].body.to_vec()).unwrap();
+    assert!(body.contains("Answer in few words, says the task."));
+}
