@@ -15,7 +15,6 @@ use std::path::PathBuf;
     version,
     after_help = Exit::help(),
     max_term_width = 110,
-    propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true
 )]

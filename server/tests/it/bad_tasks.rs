@@ -25,7 +25,10 @@ fn a_task_file_with_an_unknown_key_names_it_and_the_nearest() {
 #[test]
 fn a_task_file_with_a_wrong_type_names_its_place() {
     let place = Place::new();
-    place.write("t.json", r#"{"instruction": "x", "limits": {"max_calls": "many"}}"#);
+    place.write(
+        "t.json",
+        r#"{"instruction": "x", "limits": {"max_calls": "many"}}"#,
+    );
     let err = refused(&place, &["t.json"]);
     assert!(err.contains("limits.max_calls") && err.contains("many"), "{err}");
 }
@@ -56,7 +59,11 @@ fn an_instruction_of_10_mb_is_refused_wherever_it_comes_from() {
     place.write("t.toml", format!("instruction = '{long}'\n"));
     for arguments in [["@long.txt"].as_slice(), &["--file", "long.txt"], &["t.toml"]] {
         let err = refused(&place, arguments);
-        assert!(err.contains("over the limit of 4194304"), "{arguments:?}: {}", &err[..err.len().min(500)]);
+        assert!(
+            err.contains("over the limit of 4194304"),
+            "{arguments:?}: {}",
+            &err[..err.len().min(500)]
+        );
         assert!(err.len() < 1_000, "the instruction itself is not repeated");
     }
     let piped = place
@@ -73,7 +80,10 @@ fn an_empty_instruction_is_none() {
     place.write("empty.txt", " \n");
     for arguments in [[""].as_slice(), &["@empty.txt"], &["-"]] {
         let err = refused(&place, arguments);
-        assert!(err.starts_with("error: task has no instruction\n"), "{arguments:?}: {err}");
+        assert!(
+            err.starts_with("error: task has no instruction\n"),
+            "{arguments:?}: {err}"
+        );
     }
     assert!(refused(&place, &[]).starts_with("error: nothing to do was given\n"));
 }
@@ -89,11 +99,19 @@ fn an_instruction_that_is_no_text_is_refused() {
 fn an_unknown_agent_preset_or_sandbox_comes_with_the_nearest() {
     let place = Place::new();
     let err = refused(&place, &["x", "--agent", "opncode"]);
-    assert!(err.contains("no agent is named `opncode`") && err.contains("did you mean `opencode`?"), "{err}");
+    assert!(
+        err.contains("no agent is named `opncode`") && err.contains("did you mean `opencode`?"),
+        "{err}"
+    );
     let err = refused(&place, &["--preset", "fizbuzz"]);
     assert!(err.contains("did you mean `fizzbuzz`?"), "{err}");
-    let ran = place.run(&["run", "--endpoint", "demo", "x", "--sandbox", "locl"]).expect(2);
-    assert_eq!(ran.err, "error: no sandbox backend is named `locl`\nhint: did you mean `local`?\n");
+    let ran = place
+        .run(&["run", "--endpoint", "demo", "x", "--sandbox", "locl"])
+        .expect(2);
+    assert_eq!(
+        ran.err,
+        "error: no sandbox backend is named `locl`\nhint: did you mean `local`?\n"
+    );
 }
 
 #[test]
@@ -101,7 +119,13 @@ fn a_broken_configuration_file_is_shown_where_it_is_broken() {
     let place = Place::new();
     let path = place.write("c.toml", "[endpoints.mine]\nurll = 'http://x'\n");
     let err = refused(&place, &["x", "--config", path.to_str().unwrap()]);
-    assert!(err.contains("urll") && err.contains("line 2") && err.contains("did you mean `url`?"), "{err}");
+    assert!(
+        err.contains("urll") && err.contains("line 2") && err.contains("did you mean `url`?"),
+        "{err}"
+    );
     let err = refused(&place, &["x", "--config", "none.toml"]);
-    assert!(err.contains("configuration file `none.toml` could not be read"), "{err}");
+    assert!(
+        err.contains("configuration file `none.toml` could not be read"),
+        "{err}"
+    );
 }

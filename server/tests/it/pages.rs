@@ -15,7 +15,10 @@ fn pages_of_docs_are_what_the_program_says() {
             std::fs::write(&path, &made).unwrap();
         }
         let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert_eq!(written, made, "docs/{page}.md is stale: run `UPDATE_DOCS=1 cargo test -p dressage pages`");
+        assert_eq!(
+            written, made,
+            "docs/{page}.md is stale: run `UPDATE_DOCS=1 cargo test -p dressage pages`"
+        );
     }
 }
 
@@ -25,8 +28,10 @@ const MACROS: &[&str] = &["trace!(", "debug!(", "info!(", "warn!(", "error!(", "
 #[test]
 fn every_field_that_is_logged_is_listed_and_every_listed_one_is_logged() {
     let page = std::fs::read_to_string(root().join("docs/logging.md")).unwrap();
-    let listed: Vec<&str> =
-        page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let listed: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
     let mut logged = std::collections::BTreeMap::new();
     for package in ["wire", "tap", "sandbox", "rollout", "store", "server", "testkit"] {
         sources(&root().join(package).join("src"), &mut |path, text| {
@@ -36,10 +41,17 @@ fn every_field_that_is_logged_is_listed_and_every_listed_one_is_logged() {
         });
     }
     for (field, path) in &logged {
-        assert!(listed.contains(&field.as_str()), "`{field}` of {} is not in docs/logging.md", path.display());
+        assert!(
+            listed.contains(&field.as_str()),
+            "`{field}` of {} is not in docs/logging.md",
+            path.display()
+        );
     }
     for field in listed {
-        assert!(logged.contains_key(field), "`{field}` of docs/logging.md is logged nowhere");
+        assert!(
+            logged.contains_key(field),
+            "`{field}` of docs/logging.md is logged nowhere"
+        );
     }
 }
 
@@ -95,7 +107,11 @@ fn fields_of_call(call: &str) -> Vec<String> {
         if argument.starts_with('"') {
             continue;
         }
-        let name = argument.split(" = ").next().unwrap().trim_start_matches(['%', '?']);
+        let name = argument
+            .split(" = ")
+            .next()
+            .unwrap()
+            .trim_start_matches(['%', '?']);
         let plain = |character: char| character.is_ascii_lowercase() || matches!(character, '_' | '.');
         if !name.is_empty() && name.chars().all(plain) {
             names.push(name.to_owned());

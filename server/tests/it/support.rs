@@ -64,7 +64,10 @@ impl Place {
 
     /// Starts the program, its output going to files.
     pub fn start(&self, name: &str, arguments: &[&str]) -> Running {
-        let (out, err) = (self.path(&format!("{name}.out")), self.path(&format!("{name}.err")));
+        let (out, err) = (
+            self.path(&format!("{name}.out")),
+            self.path(&format!("{name}.err")),
+        );
         let child = self
             .command(arguments)
             .stdout(std::fs::File::create(&out).unwrap())
@@ -108,13 +111,24 @@ impl Ran {
 
     #[track_caller]
     pub fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "stdout:\n{}\nstderr:\n{}",
+            self.out,
+            self.err
+        );
         self
     }
 
     /// Exit code and what was said, without what changes from run to run.
     pub fn redacted(&self, place: &Place) -> String {
-        let text = format!("exit {}\n--- stdout\n{}--- stderr\n{}", self.code.unwrap(), self.out, self.err);
+        let text = format!(
+            "exit {}\n--- stdout\n{}--- stderr\n{}",
+            self.code.unwrap(),
+            self.out,
+            self.err
+        );
         redacted(&text, place)
     }
 }
@@ -139,7 +153,11 @@ impl Running {
         while !so() {
             let ended = self.child.try_wait().unwrap();
             let said = || std::fs::read_to_string(&self.err).unwrap();
-            assert!(ended.is_none(), "the program ended before {what}: {ended:?}\n{}", said());
+            assert!(
+                ended.is_none(),
+                "the program ended before {what}: {ended:?}\n{}",
+                said()
+            );
             assert!(Instant::now() < deadline, "{what} did not come\n{}", said());
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -155,7 +173,11 @@ impl Running {
             std::thread::sleep(Duration::from_millis(20));
         };
         let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-        Ran { code, out: read(&self.out), err: read(&self.err) }
+        Ran {
+            code,
+            out: read(&self.out),
+            err: read(&self.err),
+        }
     }
 }
 
@@ -184,7 +206,14 @@ pub fn redacted(text: &str, place: &Place) -> String {
             }
         }
         // Columns are as wide as what is in them.
-        lines.push(words.iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join(" "));
+        lines.push(
+            words
+                .iter()
+                .filter(|word| !word.is_empty())
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(" "),
+        );
     }
     lines.join("\n") + "\n"
 }
@@ -192,7 +221,9 @@ pub fn redacted(text: &str, place: &Place) -> String {
 fn redacted_word(word: &str) -> String {
     let bare = word.trim_matches(|character: char| !character.is_ascii_alphanumeric());
     let is_id = bare.len() == 36 && bare.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    let port = bare.rsplit_once("127.0.0.1:").map(|(_, rest)| rest.split('/').next().unwrap());
+    let port = bare
+        .rsplit_once("127.0.0.1:")
+        .map(|(_, rest)| rest.split('/').next().unwrap());
     match port {
         _ if is_id => word.replace(bare, "[id]"),
         Some(port) => word.replace(port, "[port]"),
@@ -211,7 +242,10 @@ impl Canned {
     pub fn start(head: &str, body: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let answer = format!("{head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+        let answer = format!(
+            "{head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
         let received = std::sync::Arc::<std::sync::Mutex<Vec<String>>>::default();
         let kept = received.clone();
         // Ends with the test's process.
@@ -226,7 +260,9 @@ impl Canned {
                         _ => break,
                     }
                 }
-                kept.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
+                kept.lock()
+                    .unwrap()
+                    .push(String::from_utf8_lossy(&request).into_owned());
                 // A client may have gone.
                 let _ = connection.write_all(answer.as_bytes());
             }
@@ -245,5 +281,9 @@ impl Canned {
 
 /// A port of loopback on which nothing listens.
 pub fn closed_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }

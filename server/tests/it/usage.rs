@@ -30,7 +30,11 @@ fn numbers_that_are_none_are_exit_2_and_named() {
         ("--mode", "proxy"),
     ] {
         let given = format!("{option}={value}");
-        let arguments = if option == "-n" { vec!["run", "x", "-n", value] } else { vec!["run", "x", &given] };
+        let arguments = if option == "-n" {
+            vec!["run", "x", "-n", value]
+        } else {
+            vec!["run", "x", &given]
+        };
         let ran = place.run(&arguments).expect(2);
         assert!(ran.err.contains(option), "{option} {value}: {}", ran.err);
     }
@@ -57,7 +61,9 @@ fn output_into_a_closed_pipe_is_no_failure() {
     let program = env!("CARGO_BIN_EXE_dressage");
     let mut command = std::process::Command::new("bash");
     place.prepare(&mut command);
-    let script = format!("set -o pipefail; '{program}' completions bash | head -c 1 >/dev/null; echo ${{PIPESTATUS[0]}}");
+    let script = format!(
+        "set -o pipefail; '{program}' completions bash | head -c 1 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    );
     let ran = crate::support::Ran::of(command.args(["-c", &script]).output().unwrap());
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("0\n", ""));
 }
