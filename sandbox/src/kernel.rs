@@ -52,6 +52,8 @@ pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
             // After setuid, which clears it.
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
         }
+        // What this process inherited itself, or opened without care, is nobody else's business.
+        close_on_exec_from(3)?;
         for fd in &setup.inherited {
             fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
@@ -62,6 +64,15 @@ pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
     unsafe {
         command.pre_exec(prepare);
     }
+}
+
+/// Has every descriptor from `first` on closed by an exec.
+fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
+    // SAFETY: takes three integers, and closes nothing now.
+    let result = unsafe {
+        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Opens a descriptor of a process, by which it can be waited for and signalled without being confused with another.

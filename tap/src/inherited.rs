@@ -1,4 +1,7 @@
-#![expect(unsafe_code, reason = "a descriptor that was passed on by number can only be taken over unchecked")]
+#![expect(
+    unsafe_code,
+    reason = "a descriptor that was passed on by number can only be taken over unchecked"
+)]
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use std::io;
@@ -24,4 +27,19 @@ pub(crate) fn take(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: it is open, and nothing here has it: callers take what they were given on their command line before they
     // open anything, and each number once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Has every descriptor but the standard ones closed when another program is started: also those that whoever started this
+/// one passed on without meaning to.
+///
+/// # Errors
+/// Where the kernel is older than Linux 5.11.
+pub(crate) fn pass_on_nothing() -> io::Result<()> {
+    // SAFETY: takes three integers, and closes nothing now.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

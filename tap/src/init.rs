@@ -49,34 +49,41 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
 
 fn run(options: Options) -> io::Result<()> {
     nix::sys::prctl::set_dumpable(false)?;
+    crate::inherited::pass_on_nothing()?;
     // Orphans come here also where this is not the first process of a namespace.
     nix::sys::prctl::set_child_subreaper(true)?;
     let control = socket(options.control_fd)?;
-    let relay = options.relay.map(|relay| socket(relay.fd).map(|fd| (fd, relay.listen))).transpose()?;
+    let relay = options
+        .relay
+        .map(|relay| socket(relay.fd).map(|fd| (fd, relay.listen)))
+        .transpose()?;
     options.limit()?;
     // Before anything else runs here: once a sandbox is full of processes, no thread can be had.
     let files = files::Workers::start()?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let children = children::Children::new()?;
-        let address = match relay {
-            Some((channel, listen)) => {
-                let listener = TcpListener::bind(listen).await?;
-                let address = listener.local_addr()?.to_string();
-                tokio::spawn(crate::relay::carry(UnixStream::from_std(channel)?, listener));
-                Some(address)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(async {
+            let children = children::Children::new()?;
+            let address = match relay {
+                Some((channel, listen)) => {
+                    let listener = TcpListener::bind(listen).await?;
+                    let address = listener.local_addr()?.to_string();
+                    tokio::spawn(crate::relay::carry(UnixStream::from_std(channel)?, listener));
+                    Some(address)
+                }
+                None => None,
+            };
+            let served = session::serve(UnixStream::from_std(control)?, files, &children, address);
+            tokio::select! {
+                biased;
+                () = children.reap() => {}
+                () = lifetime(options.lifetime) => {}
+                served = served => served?,
             }
-            None => None,
-        };
-        let served = session::serve(UnixStream::from_std(control)?, files, &children, address);
-        tokio::select! {
-            biased;
-            () = children.reap() => {}
-            () = lifetime(options.lifetime) => {}
-            served = served => served?,
-        }
-        tree::end_all(&children).await;
-        Ok(())
-    })
+            tree::end_all(&children).await;
+            Ok(())
+        })
 }
 
 fn socket(number: i32) -> io::Result<StdUnixStream> {

@@ -2,7 +2,7 @@ use super::children::Children;
 use super::replies::Replies;
 use super::tree;
 use crate::guard::{REPORT_BYTES, Report};
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use dressage_wire::control::{CHUNK_BYTES, Exited, Failure, FailureKind, Reply, Start};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
@@ -50,63 +50,104 @@ pub(super) async fn run(
     surroundings: Surroundings,
 ) {
     let Surroundings { children, replies } = surroundings;
-    let deadline = start.timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+    let deadline = start
+        .timeout_ms
+        .and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let mut guarded = match Guarded::spawn(&start, &children) {
         Ok(guarded) => guarded,
         Err(error) => return replies.send(id, Reply::Failed(failure(&error))).await,
     };
-    match guarded.report().await {
-        Some(Report::Started) => replies.send(id, Reply::Started).await,
-        Some(Report::Failed(errno)) => {
-            let error = io::Error::from_raw_os_error(errno);
-            return replies.send(id, Reply::Failed(failure(&error))).await;
-        }
-        _ => {
-            let error = io::Error::other("the guard ended before the program was started");
-            return replies.send(id, Reply::Failed(failure(&error))).await;
-        }
-    }
     let (over, is_over) = watch::channel(false);
-    let stdout = tokio::spawn(pump(guarded.stdout, is_over.clone(), replies.clone(), move |bytes| {
-        (id, Reply::Stdout(bytes))
+    let stdout = tokio::spawn(pump(
+        guarded.stdout,
+        is_over.clone(),
+        replies.clone(),
+        move |bytes| (id, Reply::Stdout(bytes)),
+    ));
+    let stderr = tokio::spawn(pump(guarded.stderr, is_over, replies.clone(), move |bytes| {
+        (id, Reply::Stderr(bytes))
     }));
-    let stderr =
-        tokio::spawn(pump(guarded.stderr, is_over, replies.clone(), move |bytes| (id, Reply::Stderr(bytes))));
     let (input, to_write) = mpsc::unbounded_channel();
     tokio::spawn(feed(guarded.stdin, to_write));
 
-    let mut timed_out = false;
-    let mut host_is_there = true;
-    let mut status = Status { pipe: guarded.status, buffer: BytesMut::new() };
+    let mut progress = Progress::default();
+    let mut status = Status {
+        pipe: guarded.status,
+        buffer: BytesMut::new(),
+    };
     let report = loop {
         tokio::select! {
             biased;
-            report = status.next() => break report,
-            message = from_host.recv(), if host_is_there => match message {
+            report = status.next() => match report {
+                Some(Report::Started) => {
+                    progress.started = true;
+                    replies.send(id, Reply::Started).await;
+                }
+                report => break report,
+            },
+            message = from_host.recv(), if !progress.host_is_gone => match message {
                 Some(ToProgram::Input(bytes)) => {
                     let _ = input.send(bytes);
                 }
-                Some(ToProgram::Kill) => tree::end_below(guarded.pid, &children).await,
+                Some(ToProgram::Kill) => progress.end(guarded.pid, &children).await,
                 // Everything ends soon, and this with it.
-                None => host_is_there = false,
+                None => progress.host_is_gone = true,
             },
-            () = until(deadline), if !timed_out => {
-                timed_out = true;
-                tree::end_below(guarded.pid, &children).await;
+            () = until(deadline), if !progress.timed_out => {
+                progress.timed_out = true;
+                progress.end(guarded.pid, &children).await;
+            }
+            // Stopped or stuck, with nothing left below it.
+            () = until(progress.guard_deadline) => {
+                progress.guard_deadline = None;
+                let _ = kill(guarded.pid, Signal::SIGKILL);
             }
         }
     };
-    if tokio::time::timeout(GUARD_GRACE, &mut guarded.ended).await.is_err() {
+    if let Some(Report::Failed(errno)) = report
+        && !progress.started
+    {
+        return replies
+            .send(id, Reply::Failed(failure(&io::Error::from_raw_os_error(errno))))
+            .await;
+    }
+    if tokio::time::timeout(GUARD_GRACE, &mut guarded.ended)
+        .await
+        .is_err()
+    {
         let _ = kill(guarded.pid, Signal::SIGKILL);
         let _ = guarded.ended.await;
     }
     if report.is_none() {
         tree::end_unguarded(&children).await;
     }
+    if !progress.started {
+        // The program was quicker than its guard, and ended that.
+        replies.send(id, Reply::Started).await;
+    }
     let _ = over.send(true);
     let _ = stdout.await;
     let _ = stderr.await;
-    replies.send(id, Reply::Exited(exited(report, timed_out))).await;
+    replies
+        .send(id, Reply::Exited(exited(report, progress.timed_out)))
+        .await;
+}
+
+/// How far a program has come.
+#[derive(Debug, Default)]
+struct Progress {
+    started: bool,
+    timed_out: bool,
+    host_is_gone: bool,
+    /// When the guard is to have told of the end that was made of its program.
+    guard_deadline: Option<Instant>,
+}
+
+impl Progress {
+    async fn end(&mut self, guard: Pid, children: &Children) {
+        tree::end_below(guard, children).await;
+        self.guard_deadline = Some(Instant::now() + GUARD_GRACE);
+    }
 }
 
 fn exited(report: Option<Report>, timed_out: bool) -> Exited {
@@ -116,7 +157,11 @@ fn exited(report: Option<Report>, timed_out: bool) -> Exited {
         // The guard itself was killed.
         _ => (128 + libc::SIGKILL, Some(libc::SIGKILL)),
     };
-    Exited { code: if timed_out { TIMED_OUT } else { code }, signal, timed_out }
+    Exited {
+        code: if timed_out { TIMED_OUT } else { code },
+        signal,
+        timed_out,
+    }
 }
 
 pub(super) fn failure(error: &io::Error) -> Failure {
@@ -125,7 +170,12 @@ pub(super) fn failure(error: &io::Error) -> Failure {
         Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
         None => error.to_string(),
     };
-    Failure { kind: FailureKind::Other, message, errno, size_bytes: 0 }
+    Failure {
+        kind: FailureKind::Other,
+        message,
+        errno,
+        size_bytes: 0,
+    }
 }
 
 async fn until(deadline: Option<Instant>) {
@@ -167,7 +217,9 @@ impl Guarded {
             .process_group(0)
             .spawn()?;
         drop(guard_status);
-        let pid = i32::try_from(child.id()).map(Pid::from_raw).map_err(io::Error::other)?;
+        let pid = i32::try_from(child.id())
+            .map(Pid::from_raw)
+            .map_err(io::Error::other)?;
         Ok(Self {
             pid,
             ended: children.wait_for(pid),
@@ -176,12 +228,6 @@ impl Guarded {
             stderr: pipe::Receiver::from_owned_fd(nonblocking(stderr)?)?,
             status: pipe::Receiver::from_owned_fd(nonblocking(status)?)?,
         })
-    }
-
-    async fn report(&mut self) -> Option<Report> {
-        let mut bytes = [0; REPORT_BYTES];
-        self.status.read_exact(&mut bytes).await.ok()?;
-        Report::from_bytes(bytes)
     }
 }
 
@@ -203,7 +249,9 @@ impl Status {
                 return None;
             }
         }
-        self.buffer.first_chunk().copied().and_then(Report::from_bytes)
+        let mut report = [0; REPORT_BYTES];
+        self.buffer.copy_to_slice(&mut report);
+        Report::from_bytes(report)
     }
 }
 

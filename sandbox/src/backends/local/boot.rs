@@ -217,9 +217,10 @@ impl Bubble {
             self.spec.network == NetworkPolicy::Open,
         );
         arguments.add(["--proc", "/proc", "--dev", "/dev"]);
-        arguments.scratch("/tmp", "1777", memory);
-        arguments.scratch("/var/tmp", "1777", memory);
-        arguments.scratch("/run", "0755", memory);
+        // Files here count as memory: full, they must leave some to the programs, and to init.
+        arguments.scratch("/tmp", "1777", memory / 2);
+        arguments.scratch("/var/tmp", "1777", memory / 8);
+        arguments.scratch("/run", "0755", memory / 8);
         arguments.show(&self.machine.tap_binary, &format!("{OURS}/dressage-tap"));
         if has_program("python3") && !has_program("python") {
             arguments.add(["--symlink", "/usr/bin/python3", &format!("{OURS}/bin/python")]);
@@ -237,7 +238,7 @@ impl Bubble {
             arguments.add(["--symlink", &self.spec.home, USUAL_HOME]);
         }
         for folder in fresh {
-            arguments.add(["--perms", "0755", "--size", &memory.to_string(), "--tmpfs"]);
+            arguments.add(["--perms", "0755", "--size", &(memory / 8).to_string(), "--tmpfs"]);
             arguments.0.push(folder.into());
         }
         arguments.add(["--remount-ro", "/", "--chdir", "/"]);

@@ -1,0 +1,201 @@
+use bytes::Bytes;
+use dressage_sandbox::lease::Owner;
+use dressage_sandbox::{
+    Backend, BackendConfig, Command, Exit, OutputSink, Sandbox, SandboxError, SandboxSpec, Size, registry,
+};
+use dressage_wire::event::OutputStream;
+use dressage_wire::ids::SandboxId;
+use dressage_wire::task::NetworkPolicy;
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A data directory of its own, with an owner.
+pub struct World {
+    pub folder: tempfile::TempDir,
+    pub config: BackendConfig,
+}
+
+/// The static `dressage-tap` that the tests run.
+pub fn tap_binary() -> PathBuf {
+    let path = std::env::var_os("DRESSAGE_TAP_BINARY").map(PathBuf::from).unwrap_or_else(|| {
+        panic!("DRESSAGE_TAP_BINARY is not set: it names the static dressage-tap that `make build` makes")
+    });
+    assert!(path.is_file(), "DRESSAGE_TAP_BINARY names no file: {}", path.display());
+    path
+}
+
+impl World {
+    pub fn new() -> Self {
+        for program in ["/usr/bin/bwrap", "/usr/bin/python3"] {
+            assert!(Path::new(program).exists(), "{program} is needed by these tests: run `make test`, which installs it");
+        }
+        let folder = tempfile::Builder::new().prefix("dressage-").tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let config = Self::config_of(folder.path());
+        Self { folder, config }
+    }
+
+    /// As another process on the same data directory would have it.
+    pub fn config_of(folder: &Path) -> BackendConfig {
+        BackendConfig {
+            data_dir: folder.join("data"),
+            cache_dir: folder.join("cache"),
+            tap_binary: tap_binary(),
+            bubblewrap: None,
+            ripgrep: None,
+            owner: Arc::new(Owner::acquire(&folder.join("data")).unwrap()),
+        }
+    }
+
+    pub fn backend(&self, name: &str) -> Arc<dyn Backend> {
+        (dressage_sandbox::by_name(name).unwrap().make)(&self.config).unwrap()
+    }
+
+    /// Every backend of the registry.
+    pub fn backends(&self) -> Vec<Arc<dyn Backend>> {
+        registry().iter().map(|entry| self.backend(entry.name)).collect()
+    }
+
+    /// A sandbox of every backend.
+    pub async fn sandboxes(&self) -> Vec<Arc<dyn Sandbox>> {
+        let mut sandboxes = Vec::new();
+        for backend in self.backends() {
+            sandboxes.push(backend.create(spec()).await.unwrap());
+        }
+        sandboxes
+    }
+
+    pub async fn local(&self) -> Arc<dyn Sandbox> {
+        self.backend("local").create(spec()).await.unwrap()
+    }
+
+    /// Names of what is under a folder of the data directory.
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        names(&self.config.data_dir.join(folder))
+    }
+}
+
+pub fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = match std::fs::read_dir(folder) {
+        Ok(entries) => entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect(),
+        Err(_) => Vec::new(),
+    };
+    names.sort();
+    names
+}
+
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// A small sandbox without a relay.
+pub fn spec() -> SandboxSpec {
+    SandboxSpec {
+        id: SandboxId::new(),
+        image: None,
+        home: "/home/user".into(),
+        env: BTreeMap::new(),
+        network: NetworkPolicy::None,
+        size: Size { memory_bytes: 1 << 30, cpus: 2.0, pids: 128 },
+        assets: Vec::new(),
+        labels: BTreeMap::new(),
+        lifetime: Duration::from_secs(600),
+        relay_port: None,
+    }
+}
+
+/// Keeps what a program writes.
+#[derive(Default)]
+pub struct Output {
+    stdout: Mutex<Vec<u8>>,
+    stderr: Mutex<Vec<u8>>,
+}
+
+impl OutputSink for Output {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
+        match stream {
+            OutputStream::Stdout => self.stdout.lock().unwrap().extend_from_slice(bytes),
+            OutputStream::Stderr => self.stderr.lock().unwrap().extend_from_slice(bytes),
+        }
+    }
+}
+
+impl Output {
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.lock().unwrap()).into_owned()
+    }
+
+    pub fn stdout_bytes(&self) -> Vec<u8> {
+        self.stdout.lock().unwrap().clone()
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.lock().unwrap()).into_owned()
+    }
+}
+
+/// A shell command.
+pub fn sh(script: &str) -> Command {
+    Command { argv: vec!["sh".into(), "-c".into(), script.into()], ..Command::default() }
+}
+
+pub fn python(script: &str) -> Command {
+    Command { argv: vec!["python3".into(), "-c".into(), script.into()], ..Command::default() }
+}
+
+/// What came of a command.
+pub struct Ran {
+    pub exit: Exit,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+pub async fn try_run(sandbox: &dyn Sandbox, command: Command) -> Result<Ran, SandboxError> {
+    let output = Arc::new(Output::default());
+    let exit = sandbox.exec(command, Arc::clone(&output) as Arc<dyn OutputSink>).await?;
+    Ok(Ran { exit, stdout: output.stdout(), stderr: output.stderr() })
+}
+
+pub async fn run(sandbox: &dyn Sandbox, command: Command) -> Ran {
+    try_run(sandbox, command).await.unwrap()
+}
+
+/// The standard output of a command that must succeed, without the last line's end.
+pub async fn stdout_of(sandbox: &dyn Sandbox, command: Command) -> String {
+    let ran = run(sandbox, command).await;
+    assert_eq!(ran.exit.code, 0, "{}{}", ran.stdout, ran.stderr);
+    ran.stdout.trim_end().to_owned()
+}
+
+/// Waits until something holds, for as long as a loaded machine may take; fails with what was waited for.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what} did not come to hold within 20 s");
+}
+
+/// The processes of this machine whose command line holds `mark`, other than this one.
+pub fn processes_with(mark: &str) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap();
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid != own)
+        .filter(|pid| {
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).replace('\0', " ").contains(mark))
+        })
+        .collect()
+}
+
+pub fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
