@@ -14,7 +14,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 /// A call that is not over. Whatever becomes of it, the sink gets it exactly once: dropped, it ends as the agent's going
 /// away.
 pub(crate) struct OpenCall {
-    open: Option<Open>,
+    open: Option<Box<Open>>,
 }
 
 struct Open {
@@ -76,11 +76,16 @@ impl OpenCall {
             meta,
             dispatched: false,
         };
-        Self { open: Some(open) }
+        Self {
+            open: Some(Box::new(open)),
+        }
     }
 
     pub(crate) fn request(&self) -> Bytes {
-        self.open.as_ref().map(|open| open.request.clone()).unwrap_or_default()
+        self.open
+            .as_ref()
+            .map(|open| open.request.clone())
+            .unwrap_or_default()
     }
 
     /// What the headers tell.
@@ -102,7 +107,8 @@ impl OpenCall {
         meta.sampling.clone_from(&facts.sampling);
         meta.changes.clone_from(&facts.changes);
         let session = meta.session.as_deref().unwrap_or_default();
-        meta.retry_key = ContentHash::of(format!("{session}\n{}", facts.retry_body_sha256).as_bytes()).to_string();
+        meta.retry_key =
+            ContentHash::of(format!("{session}\n{}", facts.retry_body_sha256).as_bytes()).to_string();
     }
 
     /// It goes to the endpoint now.

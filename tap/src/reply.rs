@@ -1,6 +1,6 @@
 use crate::answer::{self, ReplyHead};
 use crate::open_call::OpenCall;
-use crate::send::Sent;
+use crate::send::{Answer, Sent};
 use crate::session::{Abandon, Session, lock};
 use crate::stream::Streaming;
 use bytes::Bytes;
@@ -96,21 +96,27 @@ impl ReplyBody {
                 let (head, streaming) = Streaming::start(*stream, dialect, keep_alive);
                 head.respond(Self::watched(session, Progress::Streaming(streaming)))
             }
-            Sent::Whole {
-                call,
-                captured,
-                head,
-                body,
-                ..
-            } => head.respond(Self::watched(
-                session,
-                Progress::Whole(Whole { call, captured, body }),
-            )),
+            Sent::Whole(answer) => {
+                let Answer {
+                    call,
+                    captured,
+                    head,
+                    body,
+                    ..
+                } = *answer;
+                head.respond(Self::watched(
+                    session,
+                    Progress::Whole(Whole { call, captured, body }),
+                ))
+            }
         }
     }
 
     fn watched(session: &Session, progress: Progress) -> Self {
-        let shared = Arc::new(Mutex::new(Reply { progress, reader: None }));
+        let shared = Arc::new(Mutex::new(Reply {
+            progress,
+            reader: None,
+        }));
         let watched: Arc<dyn Abandon> = shared.clone();
         session.watch_reply(&watched);
         Self::Call(shared)
@@ -120,7 +126,10 @@ impl ReplyBody {
 impl Whole {
     /// Hands the reply over at once: for replies that nobody waits for.
     pub(crate) fn into_response(self, head: ReplyHead) -> Response<ReplyBody> {
-        let reply = Reply { progress: Progress::Whole(self), reader: None };
+        let reply = Reply {
+            progress: Progress::Whole(self),
+            reader: None,
+        };
         head.respond(ReplyBody::Call(Arc::new(Mutex::new(reply))))
     }
 }
@@ -174,13 +183,14 @@ impl Progress {
         match sent {
             Sent::StageOver => Self::Abandoned,
             Sent::Stream(stream) => Self::Streaming(Streaming::start(*stream, dialect, Some(every)).1),
-            Sent::Whole {
-                call,
-                captured,
-                body,
-                failure,
-                ..
-            } => {
+            Sent::Whole(answer) => {
+                let Answer {
+                    call,
+                    captured,
+                    body,
+                    failure,
+                    ..
+                } = *answer;
                 let body = failure.map_or(body, |message| dialect.error_event(&message));
                 Self::Whole(Whole { call, captured, body })
             }
@@ -191,7 +201,12 @@ impl Progress {
 impl Reply {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StageOver>>> {
         let polled = self.progress.poll(cx);
-        if polled.is_pending() && !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+        if polled.is_pending()
+            && !self
+                .reader
+                .as_ref()
+                .is_some_and(|reader| reader.will_wake(cx.waker()))
+        {
             self.reader = Some(cx.waker().clone());
         }
         polled

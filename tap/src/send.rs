@@ -34,15 +34,18 @@ pub(crate) enum Sent {
     Stream(Box<LiveStream>),
     /// The session ended meanwhile, and the call with it.
     StageOver,
-    /// All there is: a whole reply, an error, or a failure of ours. `failure` is what to say in a stream whose head is
-    /// sent already.
-    Whole {
-        call: OpenCall,
-        captured: Captured,
-        head: ReplyHead,
-        body: Bytes,
-        failure: Option<String>,
-    },
+    /// All there is: a whole reply, an error, or a failure of ours.
+    Whole(Box<Answer>),
+}
+
+/// A reply that is all there.
+pub(crate) struct Answer {
+    pub(crate) call: OpenCall,
+    pub(crate) captured: Captured,
+    pub(crate) head: ReplyHead,
+    pub(crate) body: Bytes,
+    /// What to say in its place in a stream whose head the agent has already.
+    pub(crate) failure: Option<String>,
 }
 
 /// A stream from the endpoint, with what captures it.
@@ -103,13 +106,13 @@ impl Outbound {
                     .error
                     .clone()
                     .unwrap_or_else(|| format!("the endpoint answered {status}"));
-                Sent::Whole {
+                Sent::Whole(Box::new(Answer {
                     call,
                     captured,
                     head,
                     body,
                     failure: Some(failure),
-                }
+                }))
             }
             Err(Stop::Failed(error)) => self.failed(&session, call, &error),
             // Dropped, the call records itself as the agent's going away.
@@ -252,21 +255,23 @@ impl Outbound {
 
     fn whole(&self, call: OpenCall, head: ReplyHead, body: &Bytes) -> Sent {
         let (agents, captured) = self.route.dialect.unary(body, &self.prepared.facts);
-        if captured.end == CallEnd::UpstreamCut {
-            // It says that all is well and is no reply: the agent must not take it for one.
+        let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok();
+        if captured.end != CallEnd::Complete && !is_json() {
+            // An error in JSON is the endpoint's to say and passes as it is. What is no JSON says that all is well and
+            // is no reply: the agent must not take it for one.
             let message = captured
                 .error
                 .clone()
                 .unwrap_or_else(|| "the endpoint's reply cannot be read".into());
             let body = answer::error_body(self.route.dialect, StatusCode::BAD_GATEWAY, &message);
             let head = ReplyHead::json(StatusCode::BAD_GATEWAY);
-            return Sent::Whole {
+            return Sent::Whole(Box::new(Answer {
                 call,
                 captured,
                 head,
                 body,
                 failure: Some(message),
-            };
+            }));
         }
         let failure = captured.error.clone();
         let facts = &self.prepared.facts;
@@ -274,20 +279,20 @@ impl Outbound {
             .filter(|_| facts.streamed)
             .and_then(|body| self.route.dialect.replay(body, facts))
         {
-            Some(body) => Sent::Whole {
+            Some(body) => Sent::Whole(Box::new(Answer {
                 call,
                 captured,
                 head: head.event_stream(),
                 body,
                 failure: None,
-            },
-            None => Sent::Whole {
+            })),
+            None => Sent::Whole(Box::new(Answer {
                 call,
                 captured,
                 head,
                 body: agents,
                 failure,
-            },
+            })),
         }
     }
 
@@ -300,13 +305,13 @@ impl Outbound {
         };
         let body = answer::error_body(self.route.dialect, error.status(), &message);
         let captured = nothing_captured(end, Some(message.clone()));
-        Sent::Whole {
+        Sent::Whole(Box::new(Answer {
             call,
             captured,
             head: ReplyHead::json(error.status()),
             body,
             failure: Some(message),
-        }
+        }))
     }
 }
 

@@ -8,7 +8,12 @@ pub(super) fn write(line: &mut Vec<u8>, call: &Call, request: &[u8]) {
     let completion = call.completions.first();
     let mut object = Object::start(line);
     object.field("turn", &(u64::from(meta.index) + 1));
-    object.raw("request", request);
+    if meta.end == CallEnd::Refused {
+        // It may have been refused for not being JSON.
+        object.checked("request", request);
+    } else {
+        object.raw("request", request);
+    }
     if matches!(meta.end, CallEnd::Complete | CallEnd::Budget) || is_reply(&call.response) {
         object.raw("response", &call.response);
     } else {
@@ -41,6 +46,10 @@ pub(super) fn write(line: &mut Vec<u8>, call: &Call, request: &[u8]) {
     object.field("sampling_params", &meta.sampling);
     object.field("changes", &meta.changes);
     object.field("first_token_ms", &meta.first_token_ms);
+    object.field("status", &meta.status);
+    object.field("streamed", &meta.streamed);
+    object.field("retry_count", &meta.retry_count);
+    object.field("retry_key", &meta.retry_key);
     object.end();
 }
 
@@ -165,15 +174,18 @@ impl<'l> Object<'l> {
         }
     }
 
-    /// JSON text as it is; a string of it where it is none after all, such as the request that was refused for that.
+    /// A valid JSON text.
     fn raw(&mut self, name: &str, json: &[u8]) {
-        if parse(json).is_some() {
-            self.key(name);
-            single_line(self.line, json);
-        } else if json.is_empty() {
-            self.field(name, &());
-        } else {
-            self.field(name, &*String::from_utf8_lossy(json));
+        self.key(name);
+        single_line(self.line, json);
+    }
+
+    /// A text that may be JSON; a string of it where it is not.
+    fn checked(&mut self, name: &str, text: &[u8]) {
+        match parse(text) {
+            Some(json) => self.raw(name, json.get().as_bytes()),
+            None if text.is_empty() => self.field(name, &()),
+            None => self.field(name, &*String::from_utf8_lossy(text)),
         }
     }
 

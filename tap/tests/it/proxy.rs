@@ -142,6 +142,10 @@ async fn a_line_has_the_keys_of_interception_py_with_the_ids_filled_in_and_ours(
             "sampling_params",
             "changes",
             "first_token_ms",
+            "status",
+            "streamed",
+            "retry_count",
+            "retry_key",
         ]
     );
     let choice = &reply["choices"][0];
