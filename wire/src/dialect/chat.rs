@@ -8,11 +8,20 @@
 /// An object as its members.
 mod body;
 
+/// What the sampler is asked for.
+mod sampler;
+
+/// How a conversation begins.
+mod opening;
+
 /// Editing the request.
 mod request;
 
 /// Reading a reply, whole or an event of it.
 mod reply;
+
+/// Where the members of a reply are.
+mod layout;
 
 /// Token ids and log-probabilities of a choice.
 mod tokens;

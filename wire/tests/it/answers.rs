@@ -174,5 +174,5 @@ fn an_error_body_has_message_type_and_code() {
 fn trap_22_a_keep_alive_is_a_comment() {
     let (agent, captured) = whole_stream(&streamed(), &CHAT.keep_alive());
     assert_eq!(agent, CHAT.keep_alive());
-    assert!(captured.completions.is_empty() && captured.flags == []);
+    assert!(captured.completions.is_empty() && captured.flags.is_empty());
 }

@@ -783,8 +783,7 @@ fn reasoning_that_was_to_be_left_out_is_taken_out_again() {
         let events = data_of(stream)
             .into_iter()
             .filter_map(|data| serde_json::from_str::<Value>(&data).ok());
-        let deltas = events
-            .filter_map(|event| event.pointer("/choices/0/delta").cloned());
+        let deltas = events.filter_map(|event| event.pointer("/choices/0/delta").cloned());
         deltas
             .map(|mut delta| {
                 delta

@@ -1,5 +1,5 @@
 use crate::capture::RequestError;
-use crate::scan::{decode_string, members, write_string};
+use crate::scan::{Reader, decode_string, members, write_string};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -83,5 +83,14 @@ impl<'a> Body<'a> {
         }
         out.push(b'}');
         Bytes::from(out)
+    }
+}
+
+/// Whether a value says nothing: `null`, `false`, or a string, array or object with nothing in it.
+pub(super) fn is_empty(value: &[u8]) -> bool {
+    match value {
+        b"null" | b"false" | b"\"\"" => true,
+        [open @ (b'{' | b'['), ..] => Reader::new(value).enter(*open) == Ok(false),
+        _ => false,
     }
 }

@@ -1,4 +1,6 @@
-use super::body::Body;
+use super::body::{Body, is_empty};
+use super::opening::read_openings;
+use super::sampler::{alters_sampling, set_sampling};
 use crate::call::Change;
 use crate::capture::{Ask, Prepared, RequestError, RequestFacts, RequestRules};
 use crate::sampling::Sampling;
@@ -12,46 +14,6 @@ const NOT_IN_RETRY_KEY: [&str; 4] = ["stream", "stream_options", "max_tokens", "
 
 /// What a refusal can never take out or rename.
 pub(super) const NEVER_CHANGED: [&str; 4] = ["model", "messages", "tools", "stream"];
-
-/// Members by which a request bends the distribution, each with the number that leaves it as it is. `null`, `false`, 0
-/// and empty values leave it so too.
-const ALTERS_SAMPLING: [(&str, f64); 29] = [
-    ("logit_bias", 0.0),
-    ("structured_outputs", 0.0),
-    ("guided_json", 0.0),
-    ("guided_regex", 0.0),
-    ("guided_choice", 0.0),
-    ("guided_grammar", 0.0),
-    ("grammar", 0.0),
-    ("json_schema", 0.0),
-    ("regex", 0.0),
-    ("ebnf", 0.0),
-    ("structural_tag", 0.0),
-    ("bad_words", 0.0),
-    ("allowed_token_ids", 0.0),
-    ("min_tokens", 0.0),
-    ("ignore_eos", 0.0),
-    ("logits_processors", 0.0),
-    ("use_beam_search", 0.0),
-    ("best_of", 1.0),
-    ("typical_p", 1.0),
-    ("top_n_sigma", -1.0),
-    ("top_a", 0.0),
-    ("tfs_z", 1.0),
-    ("xtc_probability", 0.0),
-    ("mirostat", 0.0),
-    ("dry_multiplier", 0.0),
-    ("dynatemp_range", 0.0),
-    ("epsilon_cutoff", 0.0),
-    ("eta_cutoff", 0.0),
-    ("samplers", 0.0),
-];
-
-/// The first messages of either kind are among these.
-const OPENING_MESSAGES: usize = 8;
-
-/// How much of the first messages is kept for telling calls apart.
-const START_BYTES: usize = 400;
 
 /// See [`Dialect::prepare`](crate::dialect::Dialect::prepare).
 pub(super) fn prepare(text: &Bytes, rules: &RequestRules) -> Result<Prepared, RequestError> {
@@ -193,27 +155,6 @@ fn set_limits(body: &mut Body<'_>, cap: Option<u64>) {
     }
 }
 
-fn set_sampling(body: &mut Body<'_>, sampling: &Sampling) {
-    let numbers = [
-        ("temperature", sampling.temperature),
-        ("top_p", sampling.top_p),
-        ("min_p", sampling.min_p),
-        ("presence_penalty", sampling.presence_penalty),
-        ("frequency_penalty", sampling.frequency_penalty),
-        ("repetition_penalty", sampling.repetition_penalty),
-    ];
-    for (name, value) in numbers {
-        if let Some(value) = value.filter(|value| value.is_finite()) {
-            body.set(name, format!("{value:?}").into_bytes());
-        }
-    }
-    for (name, value) in [("top_k", sampling.top_k), ("seed", sampling.seed)] {
-        if let Some(value) = value {
-            body.set(name, value.to_string().into_bytes());
-        }
-    }
-}
-
 /// Makes a change that this endpoint has asked for before. Returns whether it made a difference.
 fn apply(body: &mut Body<'_>, change: &Change) -> bool {
     let (Change::Removed { field } | Change::Renamed { from: field, .. } | Change::Limited { field, .. }) =
@@ -315,82 +256,6 @@ fn nested<'a>(body: &'a Body<'_>, name: &'static str) -> Result<Body<'a>, Reques
             expected: "an object",
         }),
     }
-}
-
-fn alters_sampling(body: &Body<'_>) -> bool {
-    let bends = |(name, neutral): &(&str, f64)| {
-        body.get(name).is_some_and(|value| {
-            !is_empty(value) && parse_f64(value).is_none_or(|number| number != 0.0 && number != *neutral)
-        })
-    };
-    let format = body
-        .get("response_format")
-        .filter(|value| value.starts_with(b"{"));
-    let formatted = format
-        .and_then(|format| Body::read(format).ok())
-        .is_some_and(|format| format.get("type") != Some(b"\"text\""));
-    // A call that must be made is decoded under a grammar.
-    let forced = body
-        .get("tool_choice")
-        .is_some_and(|choice| choice == b"\"required\"" || choice.starts_with(b"{"));
-    ALTERS_SAMPLING.iter().any(bends) || formatted || forced
-}
-
-/// Whether a value says nothing: `null`, `false`, or a string, array or object with nothing in it.
-fn is_empty(value: &[u8]) -> bool {
-    match value {
-        b"null" | b"false" | b"\"\"" => true,
-        [open @ (b'{' | b'['), ..] => Reader::new(value).enter(*open) == Ok(false),
-        _ => false,
-    }
-}
-
-/// How the first system message and the first user message begin.
-fn read_openings(body: &Body<'_>, facts: &mut RequestFacts) {
-    let Some(messages) = body.get("messages") else {
-        return;
-    };
-    let mut reader = Reader::new(messages);
-    let mut more = reader.enter(b'[') == Ok(true);
-    let mut left = OPENING_MESSAGES;
-    while more && left > 0 && (facts.system_start.is_empty() || facts.user_start.is_empty()) {
-        left -= 1;
-        let Ok(message) = reader.skip() else { return };
-        if let Ok(message) = Body::read(reader.slice(message)) {
-            let start = match message.get("role") {
-                Some(b"\"system\"" | b"\"developer\"") => &mut facts.system_start,
-                Some(b"\"user\"") => &mut facts.user_start,
-                _ => &mut String::new(),
-            };
-            if start.is_empty() {
-                *start = message
-                    .get("content")
-                    .and_then(start_of_content)
-                    .unwrap_or_default();
-            }
-        }
-        more = reader.next(b']') == Ok(true);
-    }
-}
-
-/// How a message's content begins: a string, or the first part that has a text.
-fn start_of_content(content: &[u8]) -> Option<String> {
-    if let Some(text) = string_body(content) {
-        return Some(decode_string(text.get(..START_BYTES).unwrap_or(text)).into_owned());
-    }
-    let mut reader = Reader::new(content);
-    let mut more = reader.enter(b'[').ok()?;
-    while more {
-        let part = reader.skip().ok()?;
-        let text = Body::read(reader.slice(part))
-            .ok()
-            .and_then(|part| start_of_content(part.get("text")?));
-        if text.is_some() {
-            return text;
-        }
-        more = reader.next(b']').ok()?;
-    }
-    None
 }
 
 fn string(text: &str) -> Vec<u8> {

@@ -1,5 +1,6 @@
 use super::assess;
-use super::reply::{Form, Layout, Name, Reply};
+use super::layout::{Layout, Name};
+use super::reply::{Form, Reply};
 use super::strip::{Strip, View};
 use crate::call::CallEnd;
 use crate::capture::{Captured, RequestFacts, StreamEnd, StreamError, StreamSeen};

@@ -1,4 +1,4 @@
-use super::reply::{ChoiceLayout, Layout, Name, Part};
+use super::layout::{ChoiceLayout, Layout, Name, Part};
 use crate::capture::{Ask, RequestFacts};
 use crate::scan::{Cutter, Edits, Reader, ScanError, string_body};
 

@@ -1,5 +1,6 @@
 use super::assess;
-use super::reply::{Form, Layout, Reply};
+use super::layout::Layout;
+use super::reply::{Form, Reply};
 use super::strip::{Strip, View};
 use crate::call::CallEnd;
 use crate::capture::{Captured, RequestFacts};
