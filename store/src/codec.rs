@@ -4,6 +4,7 @@
 
 use dressage_wire::call::{Completion, TopLogprob};
 use dressage_wire::trajectory::TokenDelta;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 const VERSION: u8 = 1;
@@ -71,14 +72,14 @@ pub(crate) fn encode(prompt: Option<&TokenDelta>, completions: &[Completion]) ->
         choice
             .tokens
             .iter()
-            .for_each(|name| out.integer(names.number(name)));
+            .for_each(|name| out.integer(names.steps_back(name)));
         out.count(choice.top_logprobs.len());
         choice
             .top_logprobs
             .iter()
             .for_each(|position| out.count(position.len()));
         for top in choice.top_logprobs.iter().flatten() {
-            out.integer(names.number(&top.token));
+            out.integer(names.steps_back(&top.token));
             out.integer(top.token_id.map_or(0, |id| u64::from(id) + 1));
         }
         let alternatives = choice.top_logprobs.iter().flatten().map(|top| top.logprob);
@@ -104,15 +105,19 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Option<TokenDelta>, Vec<Completion
         })
     })?;
     let names = from.list(Reader::text)?;
+    let referred_to = Cell::new(0_u64);
     let name = |from: &mut Reader<'_>| {
-        let number = usize::try_from(from.integer()?).map_err(|_| CodecError::Range)?;
+        let steps = from.integer()?;
+        let number = referred_to.get().checked_sub(steps).ok_or(CodecError::Range)?;
+        referred_to.set(referred_to.get() + u64::from(steps == 0));
+        let number = usize::try_from(number).map_err(|_| CodecError::Range)?;
         names.get(number).cloned().ok_or(CodecError::Range)
     };
     let completions = from.list(|from| {
         let index = from.small()?;
         let token_ids = from.ids()?;
         let logprobs = from.floats()?;
-        let tokens = from.list(name)?;
+        let tokens = from.list(&name)?;
         let lengths = from.list(Reader::count)?;
         let mut alternatives = Vec::new();
         for length in &lengths {
@@ -156,11 +161,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Option<TokenDelta>, Vec<Completion
     }
 }
 
-/// Strings by number.
+/// Strings, each once, in the order in which they are first referred to.
 #[derive(Default)]
 struct Names<'a> {
     list: Vec<&'a str>,
     numbers: HashMap<&'a str, u64>,
+    referred_to: u64,
 }
 
 impl<'a> Names<'a> {
@@ -172,8 +178,12 @@ impl<'a> Names<'a> {
         }
     }
 
-    fn number(&self, name: &str) -> u64 {
-        self.numbers.get(name).copied().unwrap_or_default()
+    /// A reference to a name: 0 for the next that was not referred to yet, else how far back from there it is.
+    fn steps_back(&mut self, name: &str) -> u64 {
+        let number = self.numbers.get(name).copied().unwrap_or_default();
+        let steps = self.referred_to.saturating_sub(number);
+        self.referred_to += u64::from(steps == 0);
+        steps
     }
 }
 

@@ -40,17 +40,15 @@ impl TrajectoryBuilder {
         let parts = split(&request, shape);
 
         let mut contents = Vec::new();
-        let numbers: Vec<u32> = parts
+        let kept: Vec<(ContentHash, u32)> = parts
             .messages
             .iter()
-            .map(|message| self.keep(message, &mut contents).1)
+            .map(|message| self.keep(message, &mut contents))
             .collect();
+        let numbers: Vec<u32> = kept.iter().map(|(_, number)| *number).collect();
         let line = self.trajectory.messages.insert(TokenGraph::ROOT, &numbers, index);
-        let new_messages = parts.messages.get(line.shared..).unwrap_or_default();
-        let tail = new_messages
-            .iter()
-            .map(|message| ContentHash::of(message))
-            .collect();
+        let new_messages = kept.get(line.shared..).unwrap_or_default();
+        let tail = new_messages.iter().map(|(hash, _)| *hash).collect();
         let request = RequestParts {
             messages: delta(line.shared, line.shared_with, tail),
             layout: parts.layout,

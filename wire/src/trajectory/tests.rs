@@ -724,3 +724,66 @@ proptest! {
         }
     }
 }
+
+/// A recorded exchange with vLLM 0.32.0: request, prompt ids, sampled ids.
+fn recorded_exchange(name: &str) -> (Bytes, Vec<u32>, Vec<u32>) {
+    let file = |suffix: &str| {
+        format!(
+            "{}/../fixtures/engines/vllm-0.32.0/{name}.{suffix}",
+            env!("CARGO_MANIFEST_DIR")
+        )
+    };
+    let stream = std::fs::read_to_string(file("response.body")).unwrap();
+    let events = stream
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: ")?.strip_prefix('{'));
+    let events: Vec<Value> = events
+        .map(|event| serde_json::from_str(&format!("{{{event}")).unwrap())
+        .collect();
+    let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap_or_default() };
+    let prompt = events
+        .iter()
+        .map(|event| ids(&event["prompt_token_ids"]))
+        .find(|ids| !ids.is_empty())
+        .unwrap();
+    let sampled = events
+        .iter()
+        .flat_map(|event| ids(&event["choices"][0]["token_ids"]))
+        .collect();
+    (
+        std::fs::read(file("request.json")).unwrap().into(),
+        prompt,
+        sampled,
+    )
+}
+
+#[test]
+fn trap_16_thinking_that_the_template_strips_breaks_a_recorded_conversation_at_the_completion() {
+    let mut builder = TrajectoryBuilder::new();
+    let mut recorded = Vec::new();
+    let names = ["list_tools_stream_lp5_ids", "after_tool_tools_stream_lp5_ids"];
+    let exchanges = names.map(recorded_exchange);
+    for (index, (request, prompt, sampled)) in (0_u32..).zip(&exchanges) {
+        let mut made = call(index, &[]).tokens(prompt, sampled).call;
+        made.request = request.clone();
+        recorded.push(builder.push(made));
+    }
+    let record = &recorded[1].record;
+    assert_eq!(record.continues, Some(0));
+    // Where the first call thought, the second has the tool call at once.
+    let expected = PrefixBreak {
+        base: 0,
+        at: 125,
+        inside_completion: true,
+        expected_token_id: 3003,
+        found_token_id: Some(3005),
+        message: Some(2),
+    };
+    assert_eq!(record.prefix_break, Some(expected));
+    assert_eq!(record.prompt.as_ref().unwrap().tail.len(), 178 - 125);
+    assert_eq!(record.request.messages.tail.len(), 2, "two messages are new");
+    assert_eq!(trained_tokens(&builder), 42 + 30);
+    for (which, (request, ..)) in exchanges.iter().enumerate() {
+        assert_eq!(assembled(&builder, &recorded, which), *request);
+    }
+}
