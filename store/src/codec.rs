@@ -117,7 +117,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Option<TokenDelta>, Vec<Completion
         let index = from.small()?;
         let token_ids = from.ids()?;
         let logprobs = from.floats()?;
-        let tokens = from.list(&name)?;
+        let tokens = from.list(name)?;
         let lengths = from.list(Reader::count)?;
         let mut alternatives = Vec::new();
         for length in &lengths {
