@@ -35,7 +35,7 @@ const PRESETS: [Preset; 3] = [
                   (low + high) // 2\n        if arr[middle] == target:\n            return middle\n        if arr[middle] < \
                   target:\n            low = middle + 1\n        else:\n            high = middle - 1\n    return -1\n",
         plan: "The file must expose one function. I keep two bounds and halve the range — log₂ n steps — without list.index.",
-        check: "python3 -c \"from binary_search import binary_search as s; assert s([1, 2, 3, 4, 5], 3) == 2; assert s([1, 2, \
+        check: "python3 -B -c \"from binary_search import binary_search as s; assert s([1, 2, 3, 4, 5], 3) == 2; assert s([1, 2, \
                 3], 99) == -1; assert s([], 1) == -1; print('OK')\"",
         check_description: "Checks the binary search",
         done: "`binary_search.py` is in the working directory. It finds the index of `target`, or -1, and the check passed ✓.",
@@ -47,7 +47,7 @@ const PRESETS: [Preset; 3] = [
                   words = []\n    for number in range(1, n + 1):\n        word = \"Fizz\" * (number % 3 == 0) + \"Buzz\" * \
                   (number % 5 == 0)\n        words.append(word or str(number))\n    return words\n",
         plan: "Multiples of 3 are Fizz, of 5 Buzz, of both FizzBuzz; every other number is itself, as a string.",
-        check: "python3 -c \"from fizzbuzz import fizzbuzz as f; assert f(5) == ['1', '2', 'Fizz', '4', 'Buzz']; assert \
+        check: "python3 -B -c \"from fizzbuzz import fizzbuzz as f; assert f(5) == ['1', '2', 'Fizz', '4', 'Buzz']; assert \
                 f(15)[-1] == 'FizzBuzz'; print('OK')\"",
         check_description: "Checks the FizzBuzz sequence",
         done: "`fizzbuzz.py` is in the working directory, and the check passed ✓.",
@@ -72,7 +72,7 @@ impl Script for PresetScript {
             .iter()
             .find(|preset| conversation.instruction().contains(preset.sign));
         if conversation.system().contains("title generator") {
-            return Turn::says(title(conversation.instruction())).thinking("A few words will do.");
+            return Turn::says(title(conversation.last_said())).thinking("A few words will do.");
         }
         if conversation.system().contains("summarization agent") {
             return Turn::says("The task was read; nothing is left open.").thinking("What happened so far?");

@@ -115,6 +115,12 @@ impl<'a> Conversation<'a> {
         self.texts("user").next().unwrap_or_default()
     }
 
+    /// The text of the last user message, empty where there is none.
+    #[must_use]
+    pub fn last_said(&self) -> &'a str {
+        self.texts("user").last().unwrap_or_default()
+    }
+
     /// The text of the last result of a tool, where there is one.
     #[must_use]
     pub fn last_tool_result(&self) -> Option<&'a str> {

@@ -1,6 +1,6 @@
 //! The scripted agent as a process, against the scripted model.
 
-use crate::client::{config, start};
+use crate::client::{chat, config, start};
 use dressage_testkit::fault::{Cut, Fault, FaultPlan};
 use dressage_testkit::model::{ScriptedModel, ScriptedModelConfig, ScriptedTurns, Turn};
 use serde_json::{Value, json};
@@ -102,6 +102,99 @@ async fn the_presets_are_solved_in_three_turns_and_their_checks_pass() {
         assert_eq!(lines.last().unwrap()["part"]["reason"], "stop");
         assert_eq!(model.calls(), 3);
     }
+}
+
+#[tokio::test]
+async fn the_mean_of_the_column_is_written_without_a_newline_and_without_pandas() {
+    let home = tempfile::tempdir().unwrap();
+    let instruction =
+        "Read `/home/user/data/numbers.csv` (a CSV with a single column `x` of integers) using pandas.";
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let request = json!({"messages": [{"role": "user", "content": instruction}], "tools": [tool("write"), tool("bash")]});
+    let reply = chat(&start(config()).await, &request).await.json();
+    let call = reply["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+        .as_str()
+        .unwrap();
+    let call: Value = serde_json::from_str(call).unwrap();
+    assert_eq!(call["filePath"], "/home/user/workdir/mean.py");
+    let program = call["content"]
+        .as_str()
+        .unwrap()
+        .replace("/home/user", home.path().to_str().unwrap());
+    for directory in ["data", "workdir"] {
+        std::fs::create_dir(home.path().join(directory)).unwrap();
+    }
+    std::fs::write(
+        home.path().join("data/numbers.csv"),
+        "x\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n",
+    )
+    .unwrap();
+    // Isolated and without site packages: pandas is not there.
+    let status = Command::new("python3")
+        .args(["-I", "-S", "-c", &program])
+        .status()
+        .await
+        .unwrap();
+    assert!(status.success());
+    assert_eq!(
+        std::fs::read_to_string(home.path().join("workdir/mean.txt")).unwrap(),
+        "5.5"
+    );
+}
+
+#[tokio::test]
+async fn without_a_tool_to_write_with_bash_does_it_and_without_any_the_model_says_so() {
+    let model = start(config()).await;
+    let ask = async |tools: Value| {
+        let request = json!({"messages": [{"role": "user", "content": BINARY_SEARCH}], "tools": tools});
+        chat(&model, &request).await.json()["choices"][0]["message"].clone()
+    };
+    let bash = ask(json!([{"type": "function", "function": {"name": "bash"}}])).await;
+    let directory = tempfile::tempdir().unwrap();
+    let call: Value =
+        serde_json::from_str(bash["tool_calls"][0]["function"]["arguments"].as_str().unwrap()).unwrap();
+    let command = call["command"]
+        .as_str()
+        .unwrap()
+        .replace("/home/user/workdir", directory.path().to_str().unwrap());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &command])
+            .status()
+            .await
+            .unwrap()
+            .success()
+    );
+    let check =
+        "from binary_search import binary_search as s; assert s([1, 2, 3], 3) == 2 and s([], 1) == -1";
+    let checked = Command::new("python3")
+        .args(["-B", "-c", check])
+        .current_dir(directory.path())
+        .status()
+        .await;
+    assert!(checked.unwrap().success());
+    let nothing = ask(json!([])).await;
+    assert!(nothing.get("tool_calls").is_none());
+    assert!(
+        nothing["content"]
+            .as_str()
+            .unwrap()
+            .contains("no tool to write with")
+    );
+}
+
+#[tokio::test]
+async fn calls_for_titles_get_a_short_title() {
+    let system = "You are a title generator. You output only a title.";
+    let request = json!({"messages": [
+        {"role": "system", "content": system}, {"role": "user", "content": "Generate a title for this conversation:\n"},
+        {"role": "user", "content": BINARY_SEARCH},
+    ]});
+    let reply = chat(&start(config()).await, &request).await.json();
+    assert_eq!(
+        reply["choices"][0]["message"]["content"],
+        "\n\nCreate binary_search.py"
+    );
 }
 
 #[tokio::test]
