@@ -4,14 +4,19 @@
 )]
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+const NOTHING: Option<&CStr> = None;
 
 /// What a child does to itself between fork and exec.
 #[derive(Debug, Default)]
@@ -22,8 +27,17 @@ pub(crate) struct ChildSetup {
     pub(crate) cgroups: Vec<File>,
     /// The user and group that it becomes, without supplementary groups.
     pub(crate) identity: Option<u32>,
+    /// A file that it finds in the place of another, in a mount namespace of its own.
+    pub(crate) replaced: Option<Replaced>,
     /// Whether it dies with the thread that started it.
     pub(crate) death: Death,
+}
+
+/// A file in the place of another.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    pub(crate) by: CString,
+    pub(crate) file: CString,
 }
 
 /// Whether a child dies with the thread that started it.
@@ -41,6 +55,11 @@ pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
     let prepare = move || {
         for file in &setup.cgroups {
             nix::unistd::write(file, b"0")?;
+        }
+        if let Some(Replaced { by, file }) = &setup.replaced {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            mount(NOTHING, c"/", NOTHING, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NOTHING)?;
+            mount(Some(by.as_c_str()), file.as_c_str(), NOTHING, MsFlags::MS_BIND, NOTHING)?;
         }
         if let Some(id) = setup.identity {
             setgroups(&[])?;
@@ -106,4 +125,15 @@ pub(crate) fn kill_process(process: BorrowedFd<'_>) -> io::Result<()> {
             error => Err(error),
         },
     }
+}
+
+/// The user namespace that a namespace belongs to; whoever joins it may change the namespace.
+pub(crate) fn owning_user_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: takes a descriptor and no pointer, and returns a new descriptor or an error.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_USERNS as libc::Ioctl) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made for us, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -112,11 +112,10 @@ impl Local {
         for asset in &spec.assets {
             self.machine.check_asset(asset)?;
         }
-        if spec.network == NetworkPolicy::Open && self.machine.network.is_none() {
-            return Err(SandboxError::Unavailable {
-                backend: NAME,
-                reason: "an open network needs pasta or slirp4netns, and neither is installed".into(),
-            });
+        if spec.network == NetworkPolicy::Open
+            && let Some(reason) = network::obstacle(&self.machine.network)
+        {
+            return Err(SandboxError::Unavailable { backend: NAME, reason });
         }
         Ok(())
     }

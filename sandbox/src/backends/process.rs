@@ -108,6 +108,10 @@ impl Backend for Process {
         false
     }
 
+    fn host_address(&self) -> Option<IpAddr> {
+        Some(Ipv4Addr::LOCALHOST.into())
+    }
+
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         check_size(NAME, spec.size)?;
         if spec.image.is_some() {

@@ -15,3 +15,15 @@ mod files;
 
 /// Programs: output, exit codes, signals, deadlines, trees.
 mod programs;
+
+/// What a sandbox of `local` sees and reaches, and what an agent can do to init and relay.
+mod isolation;
+
+/// Memory, processes, processors.
+mod limits;
+
+/// Leases, owners, kill, cancel, kill -9, lifetimes.
+mod life;
+
+/// What verify gets after an agent.
+mod separation;

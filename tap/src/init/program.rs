@@ -121,6 +121,8 @@ pub(super) async fn run(
     if report.is_none() {
         tree::end_unguarded(&children).await;
     }
+    // What was below the guard is now here; a dead process counts against the sandbox's limit until it is waited for.
+    children.reap_now();
     if !progress.started {
         // The program was quicker than its guard, and ended that.
         replies.send(id, Reply::Started).await;

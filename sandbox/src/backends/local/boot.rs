@@ -161,8 +161,8 @@ impl Bubble {
         let mut body = wiring
             .body(init, Ending::WithInit, bubble, &self.estate)
             .map_err(failed("make its namespaces"))?;
-        if open && let Some(helper) = &self.machine.network {
-            let connected = network::connect(helper, init, &self.estate)
+        if open {
+            let connected = network::connect(&self.machine.network, &self.machine.cache_dir, init, &self.estate)
                 .await
                 .map_err(failed("open its network"))?;
             body.add(connected);

@@ -1,4 +1,4 @@
-use super::network::Helper;
+use super::network::{self, Helper};
 use super::skeleton::Skeleton;
 use super::{NAME, system};
 use crate::cgroup::{Controller, Hierarchies};
@@ -23,7 +23,9 @@ pub(super) struct Machine {
     pub(super) tap_binary: PathBuf,
     pub(super) ripgrep: Option<PathBuf>,
     pub(super) skeleton: Skeleton,
-    pub(super) network: Option<Helper>,
+    pub(super) cache_dir: PathBuf,
+    /// What can connect a sandbox to the outside, the better one first.
+    pub(super) network: Vec<Helper>,
 }
 
 impl Machine {
@@ -58,6 +60,7 @@ impl Machine {
             tap_binary: config.tap_binary.clone(),
             ripgrep: config.ripgrep.clone().filter(|_| !system::has_program("rg")),
             skeleton,
+            cache_dir: config.cache_dir.clone(),
             network: Helper::find(),
         })
     }
@@ -151,11 +154,10 @@ pub(super) fn report(config: &BackendConfig) -> Report {
                         .into(),
                 );
             }
-            let network = match &machine.network {
-                Some(helper) => helper.describe(),
-                None => {
-                    "none only: neither pasta nor slirp4netns is installed (apt-get install passt)".into()
-                }
+            let helpers: Vec<_> = machine.network.iter().map(Helper::describe).collect();
+            let network = match network::obstacle(&machine.network) {
+                Some(obstacle) => format!("none only: {obstacle}"),
+                None => format!("none, open (through {})", helpers.join(" or ")),
             };
             report.fact("networks", network);
         }
