@@ -43,6 +43,8 @@ pub(crate) struct CallsSeen {
     pub(crate) complete: u64,
     /// The latest call, where it failed upstream.
     pub(crate) failed_last: Option<FailedCall>,
+    /// How long the latest call had waited without any answer when the agent went away.
+    pub(crate) unanswered_ms: Option<u64>,
     latest: Option<u32>,
 }
 
@@ -129,7 +131,11 @@ impl CallSink for Feed {
 impl CallsSeen {
     fn look_at(&mut self, call: &Call) {
         let meta = &call.meta;
-        if meta.purpose == Purpose::Foreign || meta.end == CallEnd::DownstreamGone {
+        if meta.purpose == Purpose::Foreign {
+            return;
+        }
+        if meta.end == CallEnd::DownstreamGone {
+            self.unanswered_ms = meta.first_token_ms.is_none().then_some(meta.duration_ms);
             return;
         }
         self.complete += u64::from(meta.end == CallEnd::Complete);

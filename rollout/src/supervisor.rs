@@ -131,6 +131,7 @@ impl Supervisor {
             hurry: hurry.clone(),
             entries: BTreeMap::new(),
             queue: VecDeque::new(),
+            accepted: Vec::new(),
             running: 0,
             open: true,
             tasks: JoinSet::new(),
@@ -217,6 +218,8 @@ struct Dispatcher {
     hurry: CancellationToken,
     entries: BTreeMap<RolloutId, Entry>,
     queue: VecDeque<RolloutId>,
+    /// Told that they were taken once that can be seen in what is published.
+    accepted: Vec<oneshot::Sender<Result<(), SubmitError>>>,
     running: usize,
     open: bool,
     tasks: JoinSet<RolloutId>,
@@ -295,10 +298,16 @@ impl Dispatcher {
             true => Err(SubmitError::Duplicate(id)),
             false => Ok(()),
         };
-        // Where the caller has gone in the meantime, nobody wants the rollout.
-        if accepted.send(answer).is_err() || answer.is_err() {
+        if answer.is_err() {
+            // Whoever asked may have left.
+            _ = accepted.send(answer);
             return;
         }
+        // Where the caller has gone in the meantime, nobody wants the rollout.
+        if accepted.is_closed() {
+            return;
+        }
+        self.accepted.push(accepted);
         let live = LiveRollout {
             id,
             task: request.task.id.clone(),
@@ -363,9 +372,12 @@ impl Dispatcher {
         self.queue = still_waiting;
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let live = self.entries.values().map(|entry| entry.live.clone()).collect();
         self.publish.send_replace(Arc::new(live));
+        for accepted in self.accepted.drain(..) {
+            _ = accepted.send(Ok(()));
+        }
     }
 }
 

@@ -67,16 +67,24 @@ pub fn passed_share(commands: &[CommandResult]) -> Option<f64> {
 /// # Errors
 /// What is there is not one finite number in `range`.
 pub fn parse_override(content: &[u8], range: RewardRange) -> Result<f64, OverrideError> {
-    let text = std::str::from_utf8(content).map_err(|_| OverrideError::NotText)?.trim();
+    let text = std::str::from_utf8(content)
+        .map_err(|_| OverrideError::NotText)?
+        .trim();
     if text.is_empty() {
         return Err(OverrideError::Empty);
     }
-    let value: f64 = text.parse().map_err(|_| OverrideError::NotANumber { text: shown(text) })?;
+    let value: f64 = text
+        .parse()
+        .map_err(|_| OverrideError::NotANumber { text: shown(text) })?;
     if !value.is_finite() {
         return Err(OverrideError::NotFinite { text: shown(text) });
     }
     if !(range.min..=range.max).contains(&value) {
-        return Err(OverrideError::OutOfRange { value, min: range.min, max: range.max });
+        return Err(OverrideError::OutOfRange {
+            value,
+            min: range.min,
+            max: range.max,
+        });
     }
     // Minus zero becomes zero.
     Ok(value + 0.0)
@@ -129,7 +137,13 @@ mod tests {
 
     #[test]
     fn one_finite_number_in_the_range_is_a_reward() {
-        for (text, value) in [("0.25", 0.25), (" 1\n", 1.0), ("0", 0.0), ("1e-3\r\n", 0.001), ("+.5", 0.5)] {
+        for (text, value) in [
+            ("0.25", 0.25),
+            (" 1\n", 1.0),
+            ("0", 0.0),
+            ("1e-3\r\n", 0.001),
+            ("+.5", 0.5),
+        ] {
             assert_eq!(parse(text), Ok(value), "{text:?}");
         }
         assert!(parse("-0").unwrap().is_sign_positive());
@@ -142,17 +156,49 @@ mod tests {
     fn overrides_nan_inf_negative_too_large_empty_and_two_numbers_are_no_rewards() {
         for text in ["nan", "NaN", "-nan", "inf", "-inf", "infinity", "1e999"] {
             let error = parse(text).unwrap_err();
-            let is_named = matches!(error, OverrideError::NotFinite { .. } | OverrideError::NotANumber { .. });
+            let is_named = matches!(
+                error,
+                OverrideError::NotFinite { .. } | OverrideError::NotANumber { .. }
+            );
             assert!(is_named, "{text}: {error}");
         }
-        assert_eq!(parse("-0.5"), Err(OverrideError::OutOfRange { value: -0.5, min: 0.0, max: 1.0 }));
-        assert_eq!(parse("1.5"), Err(OverrideError::OutOfRange { value: 1.5, min: 0.0, max: 1.0 }));
+        assert_eq!(
+            parse("-0.5"),
+            Err(OverrideError::OutOfRange {
+                value: -0.5,
+                min: 0.0,
+                max: 1.0
+            })
+        );
+        assert_eq!(
+            parse("1.5"),
+            Err(OverrideError::OutOfRange {
+                value: 1.5,
+                min: 0.0,
+                max: 1.0
+            })
+        );
         assert_eq!(parse(""), Err(OverrideError::Empty));
         assert_eq!(parse(" \n\t"), Err(OverrideError::Empty));
-        for text in ["0.5 0.6", "0.5\n0.6", "0,5", "0x1", "one", "1/2", "1_0", "\u{feff}1"] {
-            assert!(matches!(parse(text), Err(OverrideError::NotANumber { .. })), "{text:?}");
+        for text in [
+            "0.5 0.6",
+            "0.5\n0.6",
+            "0,5",
+            "0x1",
+            "one",
+            "1/2",
+            "1_0",
+            "\u{feff}1",
+        ] {
+            assert!(
+                matches!(parse(text), Err(OverrideError::NotANumber { .. })),
+                "{text:?}"
+            );
         }
-        assert_eq!(parse_override(b"\xff\xfe1", RewardRange::default()), Err(OverrideError::NotText));
+        assert_eq!(
+            parse_override(b"\xff\xfe1", RewardRange::default()),
+            Err(OverrideError::NotText)
+        );
     }
 
     #[test]

@@ -37,6 +37,9 @@ use tokio::time::Instant;
 /// How long an agent may take to end by itself once a budget has answered it.
 const BUDGET_GRACE: Duration = Duration::from_secs(10);
 
+/// The signal of a program that is killed.
+const KILLED: i32 = 9;
+
 /// Runs the agent to its end. When this returns, its processes are dead and every call of it is handed over.
 pub(crate) async fn run(
     scope: &Scope,
@@ -87,16 +90,21 @@ async fn work(
             "the agent's processes could not be ended at once: {error}"
         ));
     }
-    let last = last?;
     let said = output.finish();
+    let (exit_code, signal) = match &last {
+        Ok(last) => last.exit().map_or((-1, None), |exit| (exit.code, exit.signal)),
+        Err(Stop::Cancelled) => (128 + KILLED, Some(KILLED)),
+        Err(Stop::Failed(_)) => (-1, None),
+    };
     report.agent = Some(AgentOutcome {
-        exit_code: last.exit().map_or(-1, |exit| exit.code),
-        signal: last.exit().and_then(|exit| exit.signal),
+        exit_code,
+        signal,
         spoke: said.spoke,
         session: said.session.clone(),
         log_tail: said.log_tail.clone(),
         duration_ms: millis(since),
     });
+    let last = last?;
     if !said.spoke && recording.seen().complete > 0 && matches!(last, Last::Exit(Exit { code: 0, .. })) {
         report.warn(format!(
             "agent `{}` exited 0 without any assistant text",

@@ -1,10 +1,11 @@
 use crate::world::{ScriptedAgent, World, WorldPlan, enterable_folder, shell, task, task_of_agent};
 use dressage_rollout::agents::{Agent, AgentError, Agents, InstallRequest, OpenCode};
+use dressage_testkit::fault::{Fault, FaultPlan};
 use dressage_testkit::model::{ScriptedTurns, Turn};
 use dressage_wire::call::{Flag, Purpose};
 use dressage_wire::event::{AgentEvent, Event, Stage};
 use dressage_wire::fault::{Ended, FaultOwner};
-use dressage_wire::task::{NetworkPolicy, Placement, VerifyWhen};
+use dressage_wire::task::{Mode, NetworkPolicy, Placement, VerifyWhen};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -21,12 +22,18 @@ async fn an_agent_that_works_is_heard_recorded_and_rewarded() {
     assert!(agent.session.is_some());
     assert_eq!(done.outcome.totals.calls, 2);
     assert_eq!(world.recorder.kept.lock().unwrap().calls.len(), 2);
-    let said = |wanted: &AgentEvent| {
-        done.events
-            .iter()
-            .any(|event| matches!(&event.event, Event::Agent { event } if event == wanted))
-    };
-    assert!(said(&AgentEvent::Text { text: "Done.".into() }));
+    let texts: Vec<_> = done
+        .events
+        .iter()
+        .filter_map(|event| match &event.event {
+            Event::Agent {
+                event: AgentEvent::Text { text },
+            } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    // The model writes two line breaks after its thinking, and nobody strips them.
+    assert_eq!(texts, ["\n\nDone."]);
     let ended: Vec<_> = done
         .events
         .iter()
@@ -97,6 +104,27 @@ async fn agents_that_never_end_are_killed_with_their_children_at_the_deadline() 
         assert!(before.elapsed() < Duration::from_secs(40), "{misbehaviour}");
         assert!(done.stages().contains(&Stage::Collect));
     }
+}
+
+#[tokio::test]
+async fn a_timeout_tells_that_the_endpoint_had_not_answered() {
+    let faults = FaultPlan::default().always(Fault::StallBeforeHeaders { ms: 600_000 });
+    let world = World::planned(WorldPlan {
+        faults,
+        ..WorldPlan::default()
+    })
+    .await;
+    let mut task = task(&["true"]);
+    task.limits.agent_timeout_s = 2.0;
+    let done = world.run(task).await;
+    assert_eq!(done.outcome.ended, Ended::Timeout, "{:?}", done.outcome);
+    let causes = done.outcome.fault.unwrap().causes;
+    assert!(
+        causes
+            .iter()
+            .any(|cause| cause.contains("had not answered the last call")),
+        "{causes:?}"
+    );
 }
 
 #[tokio::test]
@@ -352,6 +380,26 @@ async fn in_the_process_sandbox_a_task_for_home_user_is_refused_and_others_run()
         assert_eq!(done.reward(), Some(1.0), "{placement:?}: {:?}", done.outcome);
         assert_eq!(done.outcome.totals.calls, 2, "{placement:?}");
     }
+}
+
+#[tokio::test]
+async fn in_mode_black_box_the_agent_talks_to_the_endpoint_itself_and_nothing_is_recorded() {
+    let plan = WorldPlan {
+        script: shell("echo hello > greeting"),
+        model_key: Some("sk-real".into()),
+        backend: crate::world::BackendChoice::Named("process"),
+        ..WorldPlan::default()
+    };
+    let world = World::planned(plan).await;
+    let mut task = task(&["grep -q hello greeting"]);
+    task.network = NetworkPolicy::Open;
+    let mut endpoint = world.endpoint();
+    endpoint.api_key = Some("sk-real".into());
+    let mut request = world.request_to(task, endpoint);
+    request.mode = Mode::BlackBox;
+    let done = world.run_request(request).await;
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    assert_eq!((world.model.calls(), done.outcome.totals.calls), (2, 0));
 }
 
 #[tokio::test]

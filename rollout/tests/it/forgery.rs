@@ -84,7 +84,7 @@ async fn a_daemon_that_the_agent_left_is_dead_before_verify_begins() {
     task.verify = vec![
         "sleep 1; false".into(),
         format!("test ! -e {REWARD}"),
-        "! grep -l scripted_agent /proc/[0-9]*/comm /proc/[0-9]*/cmdline 2>/dev/null".into(),
+        "! grep -l scripted_agen[t] /proc/[0-9]*/comm /proc/[0-9]*/cmdline 2>/dev/null".into(),
     ];
     let done = world.run(task).await;
     let reward = done.outcome.reward.as_ref().unwrap();

@@ -83,6 +83,7 @@ async fn a_cancelled_agent_is_gone_with_its_sandbox() {
     assert_eq!(done.outcome.ended, Ended::Cancelled, "{:?}", done.outcome);
     assert_eq!(done.outcome.reward, None);
     assert!(!done.stages().contains(&Stage::Collect));
+    assert_eq!(done.outcome.agent.as_ref().unwrap().signal, Some(9));
     assert!(before.elapsed() < Duration::from_secs(20));
     assert!(world.backend.list(&Default::default()).await.unwrap().is_empty());
 }

@@ -34,7 +34,6 @@ pub struct World {
     pub supervisor: Supervisor,
     pub backend: Arc<dyn Backend>,
     pub model: ScriptedModel,
-    pub cache_dir: PathBuf,
     _data: TempDir,
 }
 
@@ -119,7 +118,7 @@ impl World {
             owner: owner.id(),
             recorder: plan.recorder.clone(),
             agents: plan.agents,
-            cache_dir: cache_dir.clone(),
+            cache_dir,
             tap_binary: tap_binary(),
             labels: BTreeMap::new(),
             concurrency: plan.concurrency,
@@ -129,7 +128,6 @@ impl World {
             supervisor,
             backend,
             model: model.await.unwrap(),
-            cache_dir,
             _data: data,
         }
     }

@@ -29,7 +29,9 @@ impl FileContent {
     pub fn of(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) => Self::Text(text),
-            Err(error) => Self::Base64 { base64: STANDARD.encode(error.as_bytes()) },
+            Err(error) => Self::Base64 {
+                base64: STANDARD.encode(error.as_bytes()),
+            },
         }
     }
 
@@ -40,8 +42,13 @@ impl FileContent {
     pub fn bytes(&self) -> Result<Cow<'_, [u8]>, ContentError> {
         match self {
             Self::Text(text) => Ok(text.as_bytes().into()),
-            Self::Base64 { base64 } => STANDARD.decode(base64).map(Cow::Owned).map_err(ContentError::Base64),
-            Self::Source { source } => Err(ContentError::NotLoaded { source_path: source.clone() }),
+            Self::Base64 { base64 } => STANDARD
+                .decode(base64)
+                .map(Cow::Owned)
+                .map_err(ContentError::Base64),
+            Self::Source { source } => Err(ContentError::NotLoaded {
+                source_path: source.clone(),
+            }),
         }
     }
 }
@@ -53,7 +60,9 @@ pub enum ContentError {
     #[error("content is not base64")]
     Base64(#[source] base64::DecodeError),
     /// The content is in another file that was not read: the task did not come from a file itself.
-    #[error("source file `{source_path}` was not loaded; only a task that is loaded from a file can refer to others")]
+    #[error(
+        "source file `{source_path}` was not loaded; only a task that is loaded from a file can refer to others"
+    )]
     NotLoaded {
         /// Path relative to the task file.
         source_path: String,
@@ -88,7 +97,9 @@ impl<'de> Visitor<'de> for ContentVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FileContent, A::Error> {
         let Some((key, value)) = map.next_entry::<String, String>()? else {
-            return Err(A::Error::custom(format_args!("an empty table, expected {EXPECTED}")));
+            return Err(A::Error::custom(format_args!(
+                "an empty table, expected {EXPECTED}"
+            )));
         };
         let content = match key.as_str() {
             "base64" => FileContent::Base64 { base64: value },
@@ -97,7 +108,9 @@ impl<'de> Visitor<'de> for ContentVisitor {
         };
         match map.next_key::<String>()? {
             None => Ok(content),
-            Some(extra) => Err(A::Error::custom(format_args!("a second key `{extra}`, expected {EXPECTED}"))),
+            Some(extra) => Err(A::Error::custom(format_args!(
+                "a second key `{extra}`, expected {EXPECTED}"
+            ))),
         }
     }
 }
@@ -121,10 +134,16 @@ mod tests {
         let read = |json: &str| serde_json::from_str::<FileContent>(json).unwrap_err().to_string();
         assert!(read("7").contains("expected text, or a table"), "{}", read("7"));
         assert!(read("{}").contains("an empty table"), "{}", read("{}"));
-        assert!(read(r#"{"sauce": "a"}"#).contains("unknown field `sauce`"), "{}", read(r#"{"sauce": "a"}"#));
+        assert!(
+            read(r#"{"sauce": "a"}"#).contains("unknown field `sauce`"),
+            "{}",
+            read(r#"{"sauce": "a"}"#)
+        );
         let both = read(r#"{"source": "a", "base64": ""}"#);
         assert!(both.contains("a second key `base64`"), "{both}");
-        let bad = FileContent::Base64 { base64: "not base64!".into() };
+        let bad = FileContent::Base64 {
+            base64: "not base64!".into(),
+        };
         assert!(matches!(bad.bytes(), Err(ContentError::Base64(_))));
     }
 }

@@ -58,7 +58,10 @@ impl TaskError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::UnknownKey { nearest: Some(nearest), .. } => Some(format!("did you mean `{nearest}`?")),
+            Self::UnknownKey {
+                nearest: Some(nearest),
+                ..
+            } => Some(format!("did you mean `{nearest}`?")),
             Self::UnknownKey { nearest: None, .. } => {
                 Some(format!("the keys of a task are: {}", TASK_KEYS.join(", ")))
             }
@@ -93,7 +96,15 @@ const KEYS: &[(&str, &[&str])] = &[
     ("", TASK_KEYS),
     (
         "agent",
-        &["name", "version", "system_prompt", "disabled_tools", "enabled_tools", "config", "env"],
+        &[
+            "name",
+            "version",
+            "system_prompt",
+            "disabled_tools",
+            "enabled_tools",
+            "config",
+            "env",
+        ],
     ),
     (
         "sampling",
@@ -158,9 +169,9 @@ impl Task {
     /// # Errors
     /// Says what is wrong with its keys and types.
     pub fn unchecked_from_toml(text: &str) -> Result<Self, TaskError> {
-        let table: toml::Table = text
-            .parse()
-            .map_err(|error: toml::de::Error| TaskError::Toml { message: error.to_string().trim_end().to_owned() })?;
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| TaskError::Toml {
+            message: error.to_string().trim_end().to_owned(),
+        })?;
         Self::unchecked_from_value(Value::Object(json_table(table, "")?))
     }
 
@@ -200,7 +211,10 @@ fn known_keys(table: &Map<String, Value>) -> Result<(), TaskError> {
         };
         let unknown = part.and_then(|part| part.keys().find(|key| !keys.contains(&key.as_str())));
         if let Some(key) = unknown {
-            return Err(TaskError::UnknownKey { path: join(path, key), nearest: nearest(path, key) });
+            return Err(TaskError::UnknownKey {
+                path: join(path, key),
+                nearest: nearest(path, key),
+            });
         }
     }
     Ok(())
@@ -223,7 +237,11 @@ fn nearest(path: &str, key: &str) -> Option<String> {
 }
 
 fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
 }
 
 fn json_table(table: toml::Table, path: &str) -> Result<Map<String, Value>, TaskError> {
@@ -245,7 +263,10 @@ fn json(value: toml::Value, path: &str) -> Result<Value, TaskError> {
         toml::Value::Datetime(date) => Value::String(date.to_string()),
         toml::Value::Float(number) => serde_json::Number::from_f64(number)
             .map(Value::Number)
-            .ok_or_else(|| TaskError::BadValue { path: path.to_owned(), problem: format!("is {number}, not a finite number") })?,
+            .ok_or_else(|| TaskError::BadValue {
+                path: path.to_owned(),
+                problem: format!("is {number}, not a finite number"),
+            })?,
         toml::Value::Array(values) => values
             .into_iter()
             .enumerate()

@@ -15,7 +15,7 @@ pub struct AgentSpec {
     pub system_prompt: Option<String>,
     /// Tools the agent may not use.
     pub disabled_tools: Vec<String>,
-    /// A whitelist: where set, no other tool is offered to the model.
+    /// A whitelist: where set, no other tool is offered to the model, and `disabled_tools` is not looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled_tools: Option<Vec<String>>,
     /// Merged deep into the agent's own configuration.

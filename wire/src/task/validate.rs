@@ -19,7 +19,10 @@ impl Task {
         }
         if self.instruction.len() > INSTRUCTION_MAX_BYTES {
             let bytes = self.instruction.len();
-            return Err(TaskError::InstructionTooLong { bytes, limit: INSTRUCTION_MAX_BYTES });
+            return Err(TaskError::InstructionTooLong {
+                bytes,
+                limit: INSTRUCTION_MAX_BYTES,
+            });
         }
         commands("setup", &self.setup)?;
         commands("verify", &self.verify)?;
@@ -39,7 +42,10 @@ impl Task {
         self.sampling.validate("sampling")?;
         let range = self.reward;
         if !(range.min.is_finite() && range.max.is_finite() && range.min < range.max) {
-            return Err(bad("reward", format!("goes from {} to {}, which is no range", range.min, range.max)));
+            return Err(bad(
+                "reward",
+                format!("goes from {} to {}, which is no range", range.min, range.max),
+            ));
         }
         Ok(())
     }
@@ -60,14 +66,20 @@ impl super::Limits {
             }
         }
         if !(self.cpus > 0.0 && self.cpus <= 4096.0) {
-            return Err(bad("limits.cpus", format!("is {}, not over 0 and at most 4096", self.cpus)));
+            return Err(bad(
+                "limits.cpus",
+                format!("is {}, not over 0 and at most 4096", self.cpus),
+            ));
         }
         for (key, value, least, most) in [
             ("memory_mb", self.memory_mb, 16, 16 << 20),
             ("pids", self.pids, 8, 1 << 22),
         ] {
             if !(least..=most).contains(&value) {
-                return Err(bad(&format!("limits.{key}"), format!("is {value}, not from {least} to {most}")));
+                return Err(bad(
+                    &format!("limits.{key}"),
+                    format!("is {value}, not from {least} to {most}"),
+                ));
             }
         }
         for (key, value) in [
@@ -76,7 +88,10 @@ impl super::Limits {
             ("max_completion_tokens", self.max_completion_tokens),
         ] {
             if value == Some(0) {
-                return Err(bad(&format!("limits.{key}"), "is 0, with which nothing can be done"));
+                return Err(bad(
+                    &format!("limits.{key}"),
+                    "is 0, with which nothing can be done",
+                ));
             }
         }
         Ok(())
@@ -95,19 +110,34 @@ impl Sampling {
             ("min_p", self.min_p, 0.0, 1.0),
             ("presence_penalty", self.presence_penalty, -2.0, 2.0),
             ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
-            ("repetition_penalty", self.repetition_penalty, f64::MIN_POSITIVE, 100.0),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                f64::MIN_POSITIVE,
+                100.0,
+            ),
         ] {
             if let Some(value) = value
                 && !(least..=most).contains(&value)
             {
-                let least = if least == f64::MIN_POSITIVE { "over 0".into() } else { format!("at least {least}") };
-                return Err(bad(&format!("{path}.{key}"), format!("is {value}, not {least} and at most {most}")));
+                let least = if least == f64::MIN_POSITIVE {
+                    "over 0".into()
+                } else {
+                    format!("at least {least}")
+                };
+                return Err(bad(
+                    &format!("{path}.{key}"),
+                    format!("is {value}, not {least} and at most {most}"),
+                ));
             }
         }
         if let Some(top_k) = self.top_k
             && top_k < -1
         {
-            return Err(bad(&format!("{path}.top_k"), format!("is {top_k}, not -1, 0 or more")));
+            return Err(bad(
+                &format!("{path}.top_k"),
+                format!("is {top_k}, not -1, 0 or more"),
+            ));
         }
         Ok(())
     }
@@ -116,11 +146,17 @@ impl Sampling {
 fn commands(key: &str, commands: &[String]) -> Result<(), TaskError> {
     for (index, command) in commands.iter().enumerate() {
         if command.contains('\0') {
-            return Err(bad(&format!("{key}[{index}]"), "has a NUL character, which no command can have"));
+            return Err(bad(
+                &format!("{key}[{index}]"),
+                "has a NUL character, which no command can have",
+            ));
         }
         // The kernel's limit for one argument; a longer one fails with a message that explains nothing.
         if command.len() >= 128 * 1024 {
-            let problem = format!("has {} bytes, over the limit of 131071; put it into `files`", command.len());
+            let problem = format!(
+                "has {} bytes, over the limit of 131071; put it into `files`",
+                command.len()
+            );
             return Err(bad(&format!("{key}[{index}]"), problem));
         }
     }
@@ -135,7 +171,10 @@ fn file_path(at: &str, path: &str) -> Result<(), TaskError> {
         return Err(bad(at, "has a NUL character in its path"));
     }
     if path.split('/').any(|part| part == "..") {
-        return Err(bad(at, "has `..` in its path; write it absolute, or below the working directory"));
+        return Err(bad(
+            at,
+            "has `..` in its path; write it absolute, or below the working directory",
+        ));
     }
     Ok(())
 }
@@ -147,12 +186,18 @@ fn environment(path: &str, variables: &BTreeMap<String, String>) -> Result<(), T
             return Err(bad(&at, "is not a name of an environment variable"));
         }
         if value.contains('\0') {
-            return Err(bad(&at, "has a NUL character, which no environment variable can have"));
+            return Err(bad(
+                &at,
+                "has a NUL character, which no environment variable can have",
+            ));
         }
     }
     Ok(())
 }
 
 fn bad(path: &str, problem: impl Into<String>) -> TaskError {
-    TaskError::BadValue { path: path.into(), problem: problem.into() }
+    TaskError::BadValue {
+        path: path.into(),
+        problem: problem.into(),
+    }
 }

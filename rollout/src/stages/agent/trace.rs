@@ -133,8 +133,11 @@ fn alternatives(of_trace: Vec<Alternative>) -> Vec<TopLogprob> {
 }
 
 fn milliseconds(seconds: f64) -> Option<u64> {
-    let since = std::time::Duration::try_from_secs_f64(seconds).ok()?;
-    u64::try_from(since.as_millis()).ok()
+    let milliseconds = (seconds * 1000.0).round();
+    // Some ten thousand years: what is more is no time, and what is less fits.
+    (0.0..3.2e14)
+        .contains(&milliseconds)
+        .then_some(milliseconds as u64)
 }
 
 #[cfg(test)]

@@ -80,10 +80,17 @@ pub(super) fn judge(
             format!("agent `{name}` exited with code {code}"),
         ),
     };
-    let fault = match &calls.failed_last {
+    let mut fault = match &calls.failed_last {
         Some(call) => upstream_fault(scope, &what, call),
         None => agent_fault(code, what, name, &said),
     };
+    if let (Ended::Timeout, Some(waited_ms)) = (ended, calls.unanswered_ms) {
+        let endpoint = &scope.request.upstream.endpoint().name;
+        let waited_s = waited_ms as f64 / 1000.0;
+        fault.causes.push(format!(
+            "endpoint `{endpoint}` had not answered the last call for {waited_s:.1} s"
+        ));
+    }
     Ok((ended, Some(fault.into())))
 }
 

@@ -57,7 +57,14 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
     assert_eq!(task.files["b.bin"].bytes().unwrap(), [0xff, 0, 0xfe].as_slice());
     assert_eq!(task.files["a.txt"], FileContent::Text("text".into()));
     assert_eq!(task.reward, RewardRange { min: -1.0, max: 1.0 });
-    assert_eq!(task.limits, Limits { agent_timeout_s: 2.5, max_calls: Some(3), ..Limits::default() });
+    assert_eq!(
+        task.limits,
+        Limits {
+            agent_timeout_s: 2.5,
+            max_calls: Some(3),
+            ..Limits::default()
+        }
+    );
     assert_eq!(task.agent.disabled_tools, ["webfetch", "question"]);
     let again = serde_json::to_vec(&task).unwrap();
     assert_eq!(Task::from_json(&again).unwrap(), task);
@@ -68,14 +75,36 @@ fn an_unknown_key_is_named_with_the_nearest() {
     for (text, path, nearest) in [
         ("instruction = 'x'\nverfy = []", "verfy", Some("verify")),
         ("instructions = 'x'", "instructions", Some("instruction")),
-        ("instruction = 'x'\n[limits]\nagent_timeout = 3", "limits.agent_timeout", Some("limits.agent_timeout_s")),
-        ("instruction = 'x'\nagent_timeout_s = 3", "agent_timeout_s", Some("limits.agent_timeout_s")),
-        ("instruction = 'x'\ntemperature = 1", "temperature", Some("sampling.temperature")),
-        ("instruction = 'x'\n[agent]\nsystemprompt = ''", "agent.systemprompt", Some("agent.system_prompt")),
+        (
+            "instruction = 'x'\n[limits]\nagent_timeout = 3",
+            "limits.agent_timeout",
+            Some("limits.agent_timeout_s"),
+        ),
+        (
+            "instruction = 'x'\nagent_timeout_s = 3",
+            "agent_timeout_s",
+            Some("limits.agent_timeout_s"),
+        ),
+        (
+            "instruction = 'x'\ntemperature = 1",
+            "temperature",
+            Some("sampling.temperature"),
+        ),
+        (
+            "instruction = 'x'\n[agent]\nsystemprompt = ''",
+            "agent.systemprompt",
+            Some("agent.system_prompt"),
+        ),
         ("instruction = 'x'\nqqq = 1", "qqq", None),
     ] {
         let error = toml_error(text);
-        let TaskError::UnknownKey { path: found, nearest: near } = &error else { panic!("{text}: {error}") };
+        let TaskError::UnknownKey {
+            path: found,
+            nearest: near,
+        } = &error
+        else {
+            panic!("{text}: {error}")
+        };
         assert_eq!((found.as_str(), near.as_deref()), (path, nearest), "{text}");
         assert!(error.to_string().contains(path));
         assert!(error.hint().unwrap().contains(nearest.unwrap_or("instruction")));
@@ -87,15 +116,33 @@ fn a_wrong_type_is_told_with_its_place() {
     for (text, path, expected) in [
         (r#"{"instruction": 7}"#, "instruction", "a string"),
         (r#"{"instruction": "x", "setup": "true"}"#, "setup", "a sequence"),
-        (r#"{"instruction": "x", "verify": ["a", 2]}"#, "verify[1]", "a string"),
-        (r#"{"instruction": "x", "limits": {"max_calls": -1}}"#, "limits.max_calls", "u64"),
-        (r#"{"instruction": "x", "limits": {"agent_timeout_s": "10"}}"#, "limits.agent_timeout_s", "f64"),
+        (
+            r#"{"instruction": "x", "verify": ["a", 2]}"#,
+            "verify[1]",
+            "a string",
+        ),
+        (
+            r#"{"instruction": "x", "limits": {"max_calls": -1}}"#,
+            "limits.max_calls",
+            "u64",
+        ),
+        (
+            r#"{"instruction": "x", "limits": {"agent_timeout_s": "10"}}"#,
+            "limits.agent_timeout_s",
+            "f64",
+        ),
         (r#"{"instruction": "x", "network": "full"}"#, "network", "`open`"),
-        (r#"{"instruction": "x", "files": {"a": 1}}"#, "files.a", "text, or a table"),
+        (
+            r#"{"instruction": "x", "files": {"a": 1}}"#,
+            "files.a",
+            "text, or a table",
+        ),
         (r#"{"instruction": "x", "limits": []}"#, "limits", "Limits"),
     ] {
         let error = json_error(text);
-        let TaskError::WrongType { path: found, message } = &error else { panic!("{text}: {error}") };
+        let TaskError::WrongType { path: found, message } = &error else {
+            panic!("{text}: {error}")
+        };
         assert_eq!(found, path, "{text}");
         assert!(message.contains(expected), "{text}: {message}");
     }
@@ -108,7 +155,16 @@ fn no_instruction_and_one_of_10_mb_are_errors() {
     }
     let long = serde_json::json!({ "instruction": "x".repeat(10_000_000) });
     let error = Task::from_value(long).unwrap_err();
-    assert!(matches!(error, TaskError::InstructionTooLong { bytes: 10_000_000, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            TaskError::InstructionTooLong {
+                bytes: 10_000_000,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert!(error.hint().unwrap().contains("`files`"));
 }
 
@@ -116,7 +172,9 @@ fn no_instruction_and_one_of_10_mb_are_errors() {
 fn limits_that_are_no_limits_are_errors() {
     for value in ["nan", "inf", "-1.0", "0.0", "1e300"] {
         let error = toml_error(&format!("instruction = 'x'\n[limits]\nagent_timeout_s = {value}"));
-        let TaskError::BadValue { path, .. } = &error else { panic!("{value}: {error}") };
+        let TaskError::BadValue { path, .. } = &error else {
+            panic!("{value}: {error}")
+        };
         assert_eq!(path, "limits.agent_timeout_s", "{value}");
     }
     for (line, path) in [
@@ -138,7 +196,9 @@ fn limits_that_are_no_limits_are_errors() {
         ("agent.name = ''", "agent.name"),
     ] {
         let error = toml_error(&format!("instruction = 'x'\n{line}"));
-        let TaskError::BadValue { path: found, .. } = &error else { panic!("{line}: {error}") };
+        let TaskError::BadValue { path: found, .. } = &error else {
+            panic!("{line}: {error}")
+        };
         assert_eq!(found, path, "{line}");
     }
 }
@@ -148,7 +208,10 @@ fn text_that_is_no_toml_or_json_or_no_table_is_an_error_with_its_line() {
     let error = toml_error("instruction = 'x'\nsetup = [");
     assert!(error.to_string().contains("line 2"), "{error}");
     assert!(matches!(json_error("{"), TaskError::Json(_)));
-    assert!(matches!(json_error(r#"{"instruction": "x", "limits": {"cpus": 1e999}}"#), TaskError::Json(_)));
+    assert!(matches!(
+        json_error(r#"{"instruction": "x", "limits": {"cpus": 1e999}}"#),
+        TaskError::Json(_)
+    ));
     assert!(matches!(json_error("[]"), TaskError::NotATable));
 }
 
@@ -161,7 +224,10 @@ fn the_tables_of_known_keys_are_those_of_the_types() {
             path => serde_json::json!({ path: inner }),
         };
         let message = serde_json::from_value::<Task>(value).unwrap_err().to_string();
-        let (_, expected) = message.split_once("expected one of").or(message.split_once("expected")).unwrap();
+        let (_, expected) = message
+            .split_once("expected one of")
+            .or(message.split_once("expected"))
+            .unwrap();
         let of_type: BTreeSet<&str> = expected.split('`').skip(1).step_by(2).collect();
         assert_eq!(of_type, keys.iter().copied().collect(), "{path}: {message}");
     }
