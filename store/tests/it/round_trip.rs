@@ -118,7 +118,10 @@ async fn a_body_of_50_mb_passes() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let text = "0123456789abcdef".repeat(50 * 1024 * 1024 / 16);
-    let call = samples::call(0, &[samples::message("user", &text)]);
+    let mut call = samples::call(0, &[]);
+    call.request = Bytes::from(format!(
+        r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#
+    ));
     let sent = call.request.clone();
     let (id, _, _) = store_running(&store, vec![call]).await;
     let body = store.request_body(id, 0).await.unwrap();

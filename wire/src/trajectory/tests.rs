@@ -787,3 +787,40 @@ fn trap_16_thinking_that_the_template_strips_breaks_a_recorded_conversation_at_t
         assert_eq!(assembled(&builder, &recorded, which), *request);
     }
 }
+
+#[test]
+fn trap_16_what_is_new_of_a_broken_turn_does_not_grow_with_the_turns_before_it() {
+    let mut builder = TrajectoryBuilder::new();
+    let (mut prompt, mut messages): (Vec<u32>, Vec<Value>) = ((0..30).collect(), vec![user("go")]);
+    for turn in 0..300_u32 {
+        let sampled: Vec<u32> = (0..20).map(|at| 1_000_000 + turn * 20 + at).collect();
+        let reply = turn.to_string();
+        let recorded = builder.push(
+            call(turn, &messages)
+                .tokens(&prompt, &sampled)
+                .reply(&reply, None)
+                .call,
+        );
+        if turn > 0 {
+            let record = &recorded.record;
+            assert_eq!(
+                record.prefix_break.as_ref().map(|found| found.base),
+                Some(turn - 1)
+            );
+            assert_eq!(record.prompt.as_ref().unwrap().tail.len(), 20, "turn {turn}");
+            assert_eq!(record.request.messages.tail.len(), 2, "turn {turn}");
+            assert_eq!(
+                recorded.contents.len(),
+                3,
+                "two messages and a reply, turn {turn}"
+            );
+        }
+        prompt.extend(&sampled[..10]);
+        prompt.extend((0..20).map(|at| 2_000_000 + turn * 20 + at));
+        messages.extend([assistant(&reply, None), user(&reply)]);
+    }
+    assert_eq!(
+        builder.trajectory().prompt_token_ids(299).unwrap().len(),
+        30 + 299 * 30
+    );
+}
