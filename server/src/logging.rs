@@ -21,11 +21,19 @@ const fn field(name: &'static str, meaning: &'static str) -> Field {
 
 /// Every field.
 pub const FIELDS: &[Field] = &[
-    field("call.id", "a call to the model"),
     field("error", "what went wrong, with its causes"),
+    field("path", "a file or folder of this machine"),
     field("rollout.id", "a rollout"),
     field("sandbox.backend", "the backend of a sandbox"),
     field("sandbox.id", "a sandbox"),
+    field(
+        "sweep.rollouts",
+        "how many rollouts of dead processes were marked as interrupted",
+    ),
+    field(
+        "sweep.sandboxes",
+        "how many sandboxes of dead processes were removed",
+    ),
 ];
 
 /// The filter of the environment is none.

@@ -172,6 +172,7 @@ impl<'a> Teller<'a> {
 
     fn agent(&mut self, event: &AgentEvent) {
         match event {
+            AgentEvent::Text { text } if text.trim().is_empty() => {}
             AgentEvent::Text { text } => self.say(format!("    says   {}", self.shown(text))),
             AgentEvent::Tool { name, input, failed } => {
                 self.tools += 1;

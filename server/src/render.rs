@@ -142,7 +142,14 @@ pub fn call(call: &CallSummary) -> String {
     if call.prefix_break {
         line.push_str(&format!("  {}", styled(NOTE, "prefix break")));
     }
-    line.push_str(&flags(&call.flags));
+    // That nobody said how to sample is so for every call of a rollout, or for none; `show` says it.
+    let told: Vec<_> = call
+        .flags
+        .iter()
+        .copied()
+        .filter(|flag| *flag != Flag::SamplingDefaulted)
+        .collect();
+    line.push_str(&flags(&told));
     line
 }
 

@@ -4,6 +4,7 @@
 //! the screen, the clipboard and the title of the window. A closed standard output ends the output, not the work.
 
 use crate::error::Failure;
+use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::MultiProgress;
@@ -75,9 +76,10 @@ impl Terminal {
         if self.closed.load(Ordering::Relaxed) {
             return;
         }
+        let line = self.dressed(format!("{line}\n"), &io::stdout());
         let written = self.bars.suspend(|| {
-            let mut out = AutoStream::new(io::stdout(), self.color);
-            writeln!(out, "{line}").and_then(|()| out.flush())
+            let mut out = io::stdout().lock();
+            out.write_all(line.as_bytes()).and_then(|()| out.flush())
         });
         if written.is_err() {
             self.closed.store(true, Ordering::Relaxed);
@@ -120,11 +122,25 @@ impl Terminal {
 
     /// Writes text to standard error, quiet or not.
     pub fn error_text(&self, text: &str) {
+        let text = self.dressed(text.to_owned(), &io::stderr());
         self.bars.suspend(|| {
-            let mut stream = AutoStream::new(io::stderr(), self.color);
             // There is nobody left to tell that standard error is closed.
-            let _ = stream.write_all(text.as_bytes());
+            let _ = io::stderr().write_all(text.as_bytes());
         });
+    }
+
+    /// Text with its styles, or without them where the stream is to have none.
+    fn dressed(&self, text: String, stream: &impl RawStream) -> String {
+        let choice = if self.color == ColorChoice::Auto {
+            AutoStream::choice(stream)
+        } else {
+            self.color
+        };
+        if choice == ColorChoice::Never {
+            without_styles(&text)
+        } else {
+            text
+        }
     }
 }
 
@@ -158,6 +174,26 @@ impl Write for LogWriter {
 /// Text in a style.
 pub fn styled(style: Style, text: impl fmt::Display) -> String {
     format!("{style}{text}{style:#}")
+}
+
+/// Text without styles. Other control sequences stay: where an agent's are not escaped, they were asked for.
+fn without_styles(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\x1b[") {
+        plain.push_str(before);
+        let style =
+            after.trim_start_matches(|character: char| character.is_ascii_digit() || character == ';');
+        match style.strip_prefix('m') {
+            Some(behind) => rest = behind,
+            None => {
+                plain.push_str("\x1b[");
+                rest = after;
+            }
+        }
+    }
+    plain.push_str(rest);
+    plain
 }
 
 /// Text of an agent, safe for a terminal: control characters but newline and tab are escaped, among them those of C1
@@ -291,6 +327,12 @@ mod tests {
         );
         assert_eq!(safe("\x1b[1m", Escapes::Raw), "\x1b[1m");
         assert_eq!(one_line("a\n  b\x1b c", 7), "a b\\u{…");
+    }
+
+    #[test]
+    fn only_styles_are_taken_off() {
+        let text = format!("{} \x1b]0;t\x07 \x1b[2J", styled(BAD.bold(), "x"));
+        assert_eq!(without_styles(&text), "x \x1b]0;t\x07 \x1b[2J");
     }
 
     #[test]

@@ -158,8 +158,8 @@ async fn sweep(owner: Arc<Owner>, store: &Store) -> Result<(), Failure> {
         .map_err(|error| failed(&error))?;
     if !interrupted.is_empty() || !swept.removed.is_empty() {
         tracing::info!(
-            rollouts = interrupted.len(),
-            sandboxes = swept.removed.len(),
+            sweep.rollouts = interrupted.len(),
+            sweep.sandboxes = swept.removed.len(),
             "took over what dead processes left"
         );
     }

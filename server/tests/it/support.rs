@@ -254,7 +254,11 @@ impl Canned {
                 let Ok(mut connection) = connection else { return };
                 let mut request = Vec::new();
                 let mut buffer = [0; 4096];
-                while !request.windows(4).any(|window| window == b"\r\n\r\n") {
+                // Whoever speaks TLS waits for an answer to its first record.
+                let whole = |request: &[u8]| {
+                    request.first() == Some(&0x16) || request.windows(4).any(|window| window == b"\r\n\r\n")
+                };
+                while !whole(&request) {
                     match connection.read(&mut buffer) {
                         Ok(count) if count > 0 => request.extend_from_slice(&buffer[..count]),
                         _ => break,

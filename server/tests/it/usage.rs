@@ -24,18 +24,12 @@ fn numbers_that_are_none_are_exit_2_and_named() {
         ("--agent-timeout", "0"),
         ("--agent-timeout", "-1"),
         ("--concurrency", "0"),
-        ("-n", "0"),
+        ("--samples", "0"),
         ("--env", "novalue"),
         ("--network", "all"),
         ("--mode", "proxy"),
     ] {
-        let given = format!("{option}={value}");
-        let arguments = if option == "-n" {
-            vec!["run", "x", "-n", value]
-        } else {
-            vec!["run", "x", &given]
-        };
-        let ran = place.run(&arguments).expect(2);
+        let ran = place.run(&["run", "x", &format!("{option}={value}")]).expect(2);
         assert!(ran.err.contains(option), "{option} {value}: {}", ran.err);
     }
 }
@@ -51,7 +45,7 @@ fn completions_are_made_for_every_shell() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = place.run(&["completions", shell]).expect(0);
-        assert!(ran.out.contains("--max-calls"), "{shell}: {}", ran.out);
+        assert!(ran.out.contains("max-calls"), "{shell}");
     }
 }
 

@@ -76,6 +76,9 @@ pub async fn endpoint(upstream: &Upstream, terminal: &Terminal) -> Result<(), Fa
                 .cause(one_line(&cause, 1_000))
                 .hint("`--no-check` starts all the same"))
         }
+        status if status.is_redirection() => Err(refused(format!("{place} cannot be used"))
+            .cause(format!("it redirects ({status}), and redirects are not followed"))
+            .hint("put the URL that it redirects to into the base URL")),
         status if status.is_success() => {
             let Ok(list) = serde_json::from_slice::<ModelList>(&body) else {
                 return Err(refused(format!("{place} does not answer like a model server"))
