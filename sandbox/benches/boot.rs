@@ -18,7 +18,11 @@ use std::time::{Duration, Instant};
 const SANDBOXES: usize = 100;
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let world = world::World::new();
         let backend = world.backend("local");
@@ -30,15 +34,27 @@ fn main() {
             let sandbox = backend.create(spec).await.unwrap();
             boots.push(since.elapsed());
             let since = Instant::now();
-            sandbox.separate(&["/home/user/logs/verifier".into()]).await.unwrap();
+            sandbox
+                .separate(&["/home/user/logs/verifier".into()])
+                .await
+                .unwrap();
             separations.push(since.elapsed());
             let since = Instant::now();
             sandbox.kill().await.unwrap();
             kills.push(since.elapsed());
         }
-        println!(r#"{{"metric": "boot_median_ms", "value": {:.2}, "at_most": 50}}"#, median_ms(boots));
-        println!(r#"{{"metric": "separate_median_ms", "value": {:.2}}}"#, median_ms(separations));
-        println!(r#"{{"metric": "kill_median_ms", "value": {:.2}}}"#, median_ms(kills));
+        println!(
+            r#"{{"metric": "boot_median_ms", "value": {:.2}, "at_most": 50}}"#,
+            median_ms(boots)
+        );
+        println!(
+            r#"{{"metric": "separate_median_ms", "value": {:.2}}}"#,
+            median_ms(separations)
+        );
+        println!(
+            r#"{{"metric": "kill_median_ms", "value": {:.2}}}"#,
+            median_ms(kills)
+        );
     });
 }
 

@@ -220,6 +220,8 @@ pub enum SandboxError {
         backend: &'static str,
         /// What is missing.
         reason: String,
+        /// What would help.
+        remedy: Option<&'static str>,
     },
     /// The spec asks for what the backend does not do.
     #[error("backend `{backend}` cannot provide {what}")]
@@ -322,18 +324,7 @@ impl SandboxError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Unavailable { reason, .. } if reason.contains("pasta") => {
-                Some("install one of them (apt-get install passt), or use the network `none`".into())
-            }
-            Self::Unavailable { reason, .. } if reason.contains("/dev/net/tun") => {
-                Some("let this user open it (chmod 666 /dev/net/tun), or use the network `none`".into())
-            }
-            Self::Unavailable { reason, .. } if reason.contains("cannot be entered") => {
-                Some("choose folders that others can enter, with --data-dir and DRESSAGE_CACHE_DIR".into())
-            }
-            Self::Unavailable { backend: "local", .. } => {
-                Some("install bubblewrap (apt-get install bubblewrap), or run `dressage doctor`".into())
-            }
+            Self::Unavailable { remedy, .. } => remedy.map(str::to_owned),
             Self::UnknownBackend { .. } => {
                 Some("`dressage doctor` lists the backends of this machine".into())
             }

@@ -58,8 +58,20 @@ pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
         }
         if let Some(Replaced { by, file }) = &setup.replaced {
             unshare(CloneFlags::CLONE_NEWNS)?;
-            mount(NOTHING, c"/", NOTHING, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NOTHING)?;
-            mount(Some(by.as_c_str()), file.as_c_str(), NOTHING, MsFlags::MS_BIND, NOTHING)?;
+            mount(
+                NOTHING,
+                c"/",
+                NOTHING,
+                MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+                NOTHING,
+            )?;
+            mount(
+                Some(by.as_c_str()),
+                file.as_c_str(),
+                NOTHING,
+                MsFlags::MS_BIND,
+                NOTHING,
+            )?;
         }
         if let Some(id) = setup.identity {
             setgroups(&[])?;
@@ -89,9 +101,18 @@ pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
 fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
     // SAFETY: takes three integers, and closes nothing now.
     let result = unsafe {
-        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Opens a descriptor of a process, by which it can be waited for and signalled without being confused with another.

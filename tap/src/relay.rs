@@ -40,11 +40,16 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
 
 fn run(arguments: &[OsString]) -> io::Result<()> {
     let usage = || {
-        io::Error::new(io::ErrorKind::InvalidInput, "usage: dressage-tap relay --listen ADDRESS (--fd NUMBER | --stdio)")
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "usage: dressage-tap relay --listen ADDRESS (--fd NUMBER | --stdio)",
+        )
     };
     let mut listen: Option<SocketAddr> = None;
     let (mut number, mut stdio) = (None, false);
-    let mut rest = arguments.iter().map(|argument| argument.to_str().unwrap_or_default());
+    let mut rest = arguments
+        .iter()
+        .map(|argument| argument.to_str().unwrap_or_default());
     while let Some(argument) = rest.next() {
         match argument {
             "--listen" => listen = rest.next().and_then(|text| text.parse().ok()),
@@ -56,23 +61,26 @@ fn run(arguments: &[OsString]) -> io::Result<()> {
     let listen = listen.ok_or_else(usage)?;
     let inherited = number.map(crate::inherited::take).transpose()?;
     nix::sys::prctl::set_dumpable(false)?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let listener = TcpListener::bind(listen).await?;
-        match (inherited, stdio) {
-            (Some(fd), false) => {
-                let channel = std::os::unix::net::UnixStream::from(fd);
-                channel.set_nonblocking(true)?;
-                carry(UnixStream::from_std(channel)?, listener).await;
-                Ok(())
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(async {
+            let listener = TcpListener::bind(listen).await?;
+            match (inherited, stdio) {
+                (Some(fd), false) => {
+                    let channel = std::os::unix::net::UnixStream::from(fd);
+                    channel.set_nonblocking(true)?;
+                    carry(UnixStream::from_std(channel)?, listener).await;
+                    Ok(())
+                }
+                (None, true) => {
+                    let channel = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
+                    carry(channel, listener).await;
+                    Ok(())
+                }
+                _ => Err(usage()),
             }
-            (None, true) => {
-                let channel = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
-                carry(channel, listener).await;
-                Ok(())
-            }
-            _ => Err(usage()),
-        }
-    })
+        })
 }
 
 /// Carries connections until the channel ends.
@@ -109,6 +117,10 @@ async fn accept(listener: TcpListener, opener: Opener) {
 
 async fn forward(mut connection: TcpStream, opener: &Opener) -> io::Result<()> {
     connection.set_nodelay(true)?;
+    // A stream comes to be on the other side with its first bytes: a connection that ends without any has none.
+    if connection.peek(&mut [0]).await? == 0 {
+        return Ok(());
+    }
     let mut stream = opener.open().await?.compat();
     tokio::io::copy_bidirectional(&mut connection, &mut stream).await?;
     Ok(())

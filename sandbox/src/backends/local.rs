@@ -113,9 +113,13 @@ impl Local {
             self.machine.check_asset(asset)?;
         }
         if spec.network == NetworkPolicy::Open
-            && let Some(reason) = network::obstacle(&self.machine.network)
+            && let Some(obstacle) = network::obstacle(&self.machine.network)
         {
-            return Err(SandboxError::Unavailable { backend: NAME, reason });
+            return Err(SandboxError::Unavailable {
+                backend: NAME,
+                reason: obstacle.reason.to_owned(),
+                remedy: Some(obstacle.remedy),
+            });
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ pub(super) fn make(config: &BackendConfig) -> Result<Arc<dyn Backend>, SandboxEr
     let unavailable = |reason| SandboxError::Unavailable {
         backend: NAME,
         reason,
+        remedy: None,
     };
     if !config.tap_binary.is_file() {
         return Err(unavailable(format!(

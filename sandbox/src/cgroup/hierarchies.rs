@@ -81,14 +81,14 @@ impl Hierarchies {
                         .into_iter()
                         .filter(|controller| mount.options.iter().any(|option| option == controller.name()))
                         .collect();
-                    let parent = mount.point.join(inside);
+                    let parent = mount.folder(&inside);
                     (!controllers.is_empty() && can_make(&parent)).then_some(Hierarchy {
                         version: Version::One,
                         parent,
                         controllers,
                     })
                 }
-                Version::Two => second_version(&mount.point, &inside, read, can_make),
+                Version::Two => second_version(&mount, &inside, read, can_make),
             };
             if let Some(found) = found
                 && !all.iter().any(|known: &Hierarchy| known.parent == found.parent)
@@ -130,13 +130,13 @@ impl Hierarchies {
 /// The nearest group, from our own upwards, whose children are given controllers. Our own usually gives none: a group
 /// with processes cannot. Without any, our own is still good for ending groups.
 fn second_version(
-    point: &Path,
+    mount: &Mount,
     inside: &Path,
     read: &dyn Fn(&Path) -> Option<String>,
     can_make: &dyn Fn(&Path) -> bool,
 ) -> Option<Hierarchy> {
-    let own = point.join(inside);
-    for folder in own.ancestors().take_while(|folder| folder.starts_with(point)) {
+    let own = mount.folder(inside);
+    for folder in own.ancestors().take_while(|folder| folder.starts_with(&mount.point)) {
         let given = read(&folder.join("cgroup.subtree_control")).unwrap_or_default();
         let controllers: Vec<_> = Controller::ALL
             .into_iter()
@@ -184,6 +184,13 @@ impl Mount {
             root: PathBuf::from(root),
             options,
         })
+    }
+}
+
+impl Mount {
+    /// Where a group of the hierarchy is; the root's own path does not end in a slash.
+    fn folder(&self, inside: &Path) -> PathBuf {
+        self.point.join(inside).components().collect()
     }
 }
 

@@ -19,7 +19,10 @@ async fn parents_are_made_and_a_name_alone_is_in_the_home() {
             sandbox.write_file(path, bytes(path), 0o640).await.unwrap();
             assert_eq!(sandbox.read_file(&absolute, NO_LIMIT).await.unwrap(), path);
             assert!(sandbox.exists(path).await.unwrap());
-            assert_eq!(stdout_of(&*sandbox, sh(&format!("stat -c %a '{absolute}'"))).await, "640");
+            assert_eq!(
+                stdout_of(&*sandbox, sh(&format!("stat -c %a '{absolute}'"))).await,
+                "640"
+            );
         }
         assert!(!sandbox.exists("a/none").await.unwrap());
         assert!(!sandbox.exists("name.txt/below").await.unwrap());
@@ -31,12 +34,21 @@ async fn bytes_come_back_as_they_went_in() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
         let content: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-        sandbox.write_file("binary", Bytes::from(content.clone()), 0o644).await.unwrap();
+        sandbox
+            .write_file("binary", Bytes::from(content.clone()), 0o644)
+            .await
+            .unwrap();
         assert_eq!(sandbox.read_file("binary", NO_LIMIT).await.unwrap(), content);
         sandbox.write_file("binary", Bytes::new(), 0o644).await.unwrap();
         assert_eq!(sandbox.read_file("binary", NO_LIMIT).await.unwrap(), "");
-        sandbox.write_file("ünïcode 名 \n.txt", bytes("x"), 0o644).await.unwrap();
-        assert_eq!(sandbox.read_file("ünïcode 名 \n.txt", NO_LIMIT).await.unwrap(), "x");
+        sandbox
+            .write_file("ünïcode 名 \n.txt", bytes("x"), 0o644)
+            .await
+            .unwrap();
+        assert_eq!(
+            sandbox.read_file("ünïcode 名 \n.txt", NO_LIMIT).await.unwrap(),
+            "x"
+        );
         let long = "n".repeat(255);
         sandbox.write_file(&long, bytes("x"), 0o644).await.unwrap();
         assert!(sandbox.exists(&long).await.unwrap());
@@ -49,7 +61,10 @@ async fn a_hundred_megabytes_go_in_and_come_back() {
     for sandbox in world.sandboxes().await {
         let content = Bytes::from((0..100u32 << 20).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
         sandbox.write_file("large", content.clone(), 0o644).await.unwrap();
-        assert_eq!(stdout_of(&*sandbox, sh("wc -c < large")).await, (100 << 20).to_string());
+        assert_eq!(
+            stdout_of(&*sandbox, sh("wc -c < large")).await,
+            (100 << 20).to_string()
+        );
         assert!(sandbox.read_file("large", NO_LIMIT).await.unwrap() == content);
         sandbox.kill().await.unwrap();
     }
@@ -59,8 +74,16 @@ async fn a_hundred_megabytes_go_in_and_come_back() {
 async fn what_is_no_regular_file_is_a_named_error_at_once() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
-        stdout_of(&*sandbox, sh("mkdir dir; mkfifo fifo; echo secret > target; ln -s target link; ln -s nowhere dangling")).await;
-        stdout_of(&*sandbox, python("import socket; socket.socket(socket.AF_UNIX).bind('socket')")).await;
+        stdout_of(
+            &*sandbox,
+            sh("mkdir dir; mkfifo fifo; echo secret > target; ln -s target link; ln -s nowhere dangling"),
+        )
+        .await;
+        stdout_of(
+            &*sandbox,
+            python("import socket; socket.socket(socket.AF_UNIX).bind('socket')"),
+        )
+        .await;
         let begun = Instant::now();
         for (path, expected) in [
             ("dir", "a directory"),
@@ -89,10 +112,15 @@ async fn what_is_no_regular_file_is_a_named_error_at_once() {
 async fn a_file_over_the_limit_is_refused_with_its_size() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
-        sandbox.write_file("ten", bytes("0123456789"), 0o644).await.unwrap();
+        sandbox
+            .write_file("ten", bytes("0123456789"), 0o644)
+            .await
+            .unwrap();
         assert_eq!(sandbox.read_file("ten", 10).await.unwrap(), "0123456789");
         match sandbox.read_file("ten", 9).await {
-            Err(SandboxError::TooLarge { size: 10, limit: 9, .. }) => {}
+            Err(SandboxError::TooLarge {
+                size: 10, limit: 9, ..
+            }) => {}
             other => panic!("{other:?}"),
         }
         // Sparse: claims a terabyte, holds nothing.
@@ -108,7 +136,11 @@ async fn a_file_over_the_limit_is_refused_with_its_size() {
 async fn a_link_at_the_name_is_replaced_and_not_written_through() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
-        stdout_of(&*sandbox, sh("echo kept > target; ln -s target link; mkfifo fifo")).await;
+        stdout_of(
+            &*sandbox,
+            sh("echo kept > target; ln -s target link; mkfifo fifo"),
+        )
+        .await;
         for name in ["link", "fifo"] {
             sandbox.write_file(name, bytes("new"), 0o644).await.unwrap();
             assert_eq!(sandbox.read_file(name, NO_LIMIT).await.unwrap(), "new");
@@ -124,7 +156,11 @@ async fn a_place_that_cannot_be_written_is_an_error_and_leaves_nothing() {
         stdout_of(&*sandbox, sh("mkdir dir; echo x > file")).await;
         for (path, expected) in [("dir", libc::EISDIR), (".", libc::EISDIR), ("/", libc::EISDIR)] {
             match sandbox.write_file(path, bytes("x"), 0o644).await {
-                Err(SandboxError::Operation { operation: "write", errno, .. }) => {
+                Err(SandboxError::Operation {
+                    operation: "write",
+                    errno,
+                    ..
+                }) => {
                     assert_eq!(errno, Some(expected), "{path}");
                 }
                 other => panic!("{path}: {other:?}"),
@@ -144,9 +180,15 @@ async fn a_place_that_cannot_be_written_is_an_error_and_leaves_nothing() {
 async fn a_full_disk_is_an_error_and_leaves_no_half_file() {
     let world = World::new();
     let mut spec = spec();
-    spec.size = Size { memory_bytes: 64 << 20, ..spec.size };
+    spec.size = Size {
+        memory_bytes: 64 << 20,
+        ..spec.size
+    };
     let sandbox = world.backend("local").create(spec).await.unwrap();
-    match sandbox.write_file("/run/big", Bytes::from(vec![1; 20 << 20]), 0o644).await {
+    match sandbox
+        .write_file("/run/big", Bytes::from(vec![1; 20 << 20]), 0o644)
+        .await
+    {
         Err(SandboxError::Operation { errno, .. }) => assert_eq!(errno, Some(libc::ENOSPC)),
         other => panic!("{other:?}"),
     }
@@ -159,7 +201,9 @@ async fn a_write_that_is_given_up_leaves_nothing() {
     for sandbox in world.sandboxes().await {
         let content = Bytes::from(vec![7; 200 << 20]);
         let writing = sandbox.write_file("big", content, 0o644);
-        let _ = tokio::time::timeout(Duration::from_millis(30), writing).await.unwrap_err();
+        let _ = tokio::time::timeout(Duration::from_millis(30), writing)
+            .await
+            .unwrap_err();
         // Whatever was under way has been dealt with once a later request of each of init's threads has.
         for _ in 0..8 {
             sandbox.exists("big").await.unwrap();
@@ -171,7 +215,11 @@ async fn a_write_that_is_given_up_leaves_nothing() {
 async fn list(sandbox: &dyn Sandbox) -> Vec<String> {
     let found = sandbox.list_files(".", 10, 1000).await.unwrap();
     let prefix = format!("{}/", sandbox.home());
-    found.files.into_iter().map(|(path, _)| path.strip_prefix(&prefix).unwrap().to_owned()).collect()
+    found
+        .files
+        .into_iter()
+        .map(|(path, _)| path.strip_prefix(&prefix).unwrap().to_owned())
+        .collect()
 }
 
 #[tokio::test]
@@ -202,9 +250,18 @@ async fn a_listing_holds_regular_files_only_and_follows_no_links() {
         assert_eq!(shallow.files, [(format!("{home}/a/one"), 3)]);
         let few = sandbox.list_files(".", 10, 2).await.unwrap();
         assert_eq!((few.files.len(), few.truncated), (2, true));
-        assert!(matches!(sandbox.list_files("none", 1, 1).await, Err(SandboxError::NotFound { .. })));
-        assert!(matches!(sandbox.list_files("link", 1, 1).await, Err(SandboxError::NotRegular { .. })));
-        assert!(matches!(sandbox.list_files("zero", 1, 1).await, Err(SandboxError::NotRegular { .. })));
+        assert!(matches!(
+            sandbox.list_files("none", 1, 1).await,
+            Err(SandboxError::NotFound { .. })
+        ));
+        assert!(matches!(
+            sandbox.list_files("link", 1, 1).await,
+            Err(SandboxError::NotRegular { .. })
+        ));
+        assert!(matches!(
+            sandbox.list_files("zero", 1, 1).await,
+            Err(SandboxError::NotRegular { .. })
+        ));
     }
 }
 
@@ -212,7 +269,10 @@ async fn a_listing_holds_regular_files_only_and_follows_no_links() {
 async fn a_million_files_are_listed_up_to_the_limit() {
     let world = World::new();
     let mut spec = spec();
-    spec.size = Size { memory_bytes: 4 << 30, ..spec.size };
+    spec.size = Size {
+        memory_bytes: 4 << 30,
+        ..spec.size
+    };
     let sandbox = world.backend("local").create(spec).await.unwrap();
     // In memory, and links to few files: what is listed are names.
     stdout_of(&*sandbox, python(&many_files("/tmp", 50, 20_000))).await;

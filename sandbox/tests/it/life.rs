@@ -17,14 +17,23 @@ const ROLE: &str = "DRESSAGE_TEST_WORLD";
 #[ignore = "a role that other tests start in a process of its own"]
 fn a_process_that_holds_sandboxes() {
     let folder = PathBuf::from(std::env::var_os(ROLE).expect("started by another test"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let config = World::config_of(&folder);
         for entry in dressage_sandbox::registry() {
             let backend = (entry.make)(&config).unwrap();
             let sandbox = backend.create(spec()).await.unwrap();
-            let script = format!("echo > here; : child-of-{}; while :; do sleep 0.05; done", sandbox.id());
-            let process = sandbox.start(sh(&script), Arc::new(Output::default())).await.unwrap();
+            let script = format!(
+                "echo > here; : child-of-{}; while :; do sleep 0.05; done",
+                sandbox.id()
+            );
+            let process = sandbox
+                .start(sh(&script), Arc::new(Output::default()))
+                .await
+                .unwrap();
             println!("holds {}", sandbox.id());
             std::mem::forget((sandbox, process));
         }
@@ -42,7 +51,12 @@ struct Other {
 impl Other {
     fn start(folder: &Path) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "life::a_process_that_holds_sandboxes", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "life::a_process_that_holds_sandboxes",
+                "--ignored",
+                "--nocapture",
+            ])
             .env(ROLE, folder)
             .stdout(Stdio::piped())
             .spawn()
@@ -55,7 +69,11 @@ impl Other {
                 None => {}
             }
         }
-        assert_eq!(sandboxes.len(), dressage_sandbox::registry().len(), "the other process failed");
+        assert_eq!(
+            sandboxes.len(),
+            dressage_sandbox::registry().len(),
+            "the other process failed"
+        );
         Self { process, sandboxes }
     }
 
@@ -92,7 +110,10 @@ fn groups_of(sandbox: SandboxId) -> Vec<PathBuf> {
 fn assert_nothing_left(data_dir: &Path, sandbox: SandboxId) {
     let id = sandbox.to_string();
     for folder in ["homes", "leases"] {
-        let left: Vec<_> = names(&data_dir.join(folder)).into_iter().filter(|name| name.contains(&id)).collect();
+        let left: Vec<_> = names(&data_dir.join(folder))
+            .into_iter()
+            .filter(|name| name.contains(&id))
+            .collect();
         assert_eq!(left, Vec::<String>::new(), "in {folder}");
     }
     assert_eq!(groups_of(sandbox), Vec::<PathBuf>::new());
@@ -104,8 +125,13 @@ async fn kill_is_idempotent_and_leaves_nothing() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
         let id = sandbox.id();
-        let script = format!("(setsid sh -c ': of-{id}; while :; do sleep 0.05; done' &); : of-{id}; while :; do sleep 0.05; done");
-        let mut process = sandbox.start(sh(&script), Arc::new(Output::default())).await.unwrap();
+        let script = format!(
+            "(setsid sh -c ': of-{id}; while :; do sleep 0.05; done' &); : of-{id}; while :; do sleep 0.05; done"
+        );
+        let mut process = sandbox
+            .start(sh(&script), Arc::new(Output::default()))
+            .await
+            .unwrap();
         eventually("its programs", || processes_with(&format!("of-{id}")).len() >= 3).await;
         if is_root() {
             assert!(!groups_of(id).is_empty());
@@ -138,7 +164,13 @@ async fn dropping_the_last_handle_leaves_nothing() {
     for sandbox in world.sandboxes().await {
         let id = sandbox.id();
         drop(sandbox);
-        eventually("its end", || world.names("leases").iter().all(|name| !name.contains(&id.to_string()))).await;
+        eventually("its end", || {
+            world
+                .names("leases")
+                .iter()
+                .all(|name| !name.contains(&id.to_string()))
+        })
+        .await;
         assert_nothing_left(&world.config.data_dir, id);
     }
 }
@@ -155,7 +187,9 @@ async fn creating_that_is_cancelled_at_any_moment_leaves_nothing() {
             drop(made);
             let name = id.to_string();
             eventually("its end", || {
-                ["homes", "leases"].iter().all(|folder| world.names(folder).iter().all(|left| !left.contains(&name)))
+                ["homes", "leases"]
+                    .iter()
+                    .all(|folder| world.names(folder).iter().all(|left| !left.contains(&name)))
                     && groups_of(id).is_empty()
             })
             .await;
@@ -167,13 +201,19 @@ async fn creating_that_is_cancelled_at_any_moment_leaves_nothing() {
 #[tokio::test]
 async fn a_failed_creation_leaves_nothing() {
     let world = World::new();
-    let config = dressage_sandbox::BackendConfig { tap_binary: "/usr/bin/true".into(), ..world.config.clone() };
+    let config = dressage_sandbox::BackendConfig {
+        tap_binary: "/usr/bin/true".into(),
+        ..world.config.clone()
+    };
     for entry in dressage_sandbox::registry() {
         let backend = (entry.make)(&config).unwrap();
         let spec = spec();
         let id = spec.id;
         let error = backend.create(spec).await.err().unwrap();
-        assert!(matches!(error, SandboxError::Create { .. } | SandboxError::Gone { .. }), "{error}");
+        assert!(
+            matches!(error, SandboxError::Create { .. } | SandboxError::Gone { .. }),
+            "{error}"
+        );
         eventually("its end", || world.names("leases").is_empty()).await;
         assert_nothing_left(&world.config.data_dir, id);
     }
@@ -190,7 +230,10 @@ async fn a_killed_process_leaves_nothing_that_the_next_does_not_remove() {
     other.kill();
     // Its processes end by themselves, before any sweep.
     for sandbox in &sandboxes {
-        eventually("the end of its processes", || processes_with(&format!("child-of-{sandbox}")).is_empty()).await;
+        eventually("the end of its processes", || {
+            processes_with(&format!("child-of-{sandbox}")).is_empty()
+        })
+        .await;
     }
     assert_eq!(world.names("leases").len(), sandboxes.len());
     let dead = dead_owners(&world.config.data_dir).unwrap();
@@ -211,7 +254,10 @@ async fn of_two_processes_one_is_killed_and_the_others_sandboxes_are_untouched()
     let world = World::new();
     let own = world.local().await;
     stdout_of(&*own, sh("echo mine > file")).await;
-    let (mut first, second) = (Other::start(world.folder.path()), Other::start(world.folder.path()));
+    let (mut first, second) = (
+        Other::start(world.folder.path()),
+        Other::start(world.folder.path()),
+    );
     first.kill();
     let reaper = Reaper::new(Arc::clone(&world.config.owner));
     let mut swept = reaper.sweep().unwrap();
@@ -221,7 +267,10 @@ async fn of_two_processes_one_is_killed_and_the_others_sandboxes_are_untouched()
     // The second's still run, with their files; so does ours.
     for sandbox in &second.sandboxes {
         assert!(!processes_with(&format!("child-of-{sandbox}")).is_empty());
-        assert_eq!(names(&world.config.data_dir.join("homes").join(sandbox.to_string())), ["here"]);
+        assert_eq!(
+            names(&world.config.data_dir.join("homes").join(sandbox.to_string())),
+            ["here"]
+        );
     }
     assert_eq!(stdout_of(&*own, sh("cat file")).await, "mine");
     // Not even by name can another living process's sandbox be deleted.
@@ -236,7 +285,10 @@ async fn sandboxes_are_listed_by_label_and_deleted_after_their_process() {
     let world = World::new();
     let local = world.backend("local");
     let labelled = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect()
     };
     let mut one = spec();
     one.labels = labelled(&[("rollout", "1"), ("kind", "test")]);
@@ -244,8 +296,14 @@ async fn sandboxes_are_listed_by_label_and_deleted_after_their_process() {
     two.labels = labelled(&[("rollout", "2"), ("kind", "test")]);
     let (id_one, id_two) = (one.id, two.id);
     let (one, two) = (local.create(one).await.unwrap(), local.create(two).await.unwrap());
-    assert_eq!(local.list(&labelled(&[("kind", "test")])).await.unwrap(), [id_one, id_two]);
-    assert_eq!(local.list(&labelled(&[("rollout", "2")])).await.unwrap(), [id_two]);
+    assert_eq!(
+        local.list(&labelled(&[("kind", "test")])).await.unwrap(),
+        [id_one, id_two]
+    );
+    assert_eq!(
+        local.list(&labelled(&[("rollout", "2")])).await.unwrap(),
+        [id_two]
+    );
     assert_eq!(local.list(&labelled(&[("rollout", "3")])).await.unwrap(), []);
     assert_eq!(world.backend("process").list(&BTreeMap::new()).await.unwrap(), []);
     local.delete(id_one).await.unwrap();
@@ -267,7 +325,11 @@ async fn sandboxes_are_listed_by_label_and_deleted_after_their_process() {
 #[test]
 fn a_sandbox_outlives_thirty_seconds_of_an_idle_runtime() {
     let world = World::new();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let sandboxes = runtime.block_on(async {
         let sandboxes = world.sandboxes().await;
         for sandbox in &sandboxes {
@@ -293,7 +355,9 @@ async fn a_sandbox_ends_after_its_lifetime() {
         spec.lifetime = Duration::from_millis(700);
         let sandbox = backend.create(spec).await.unwrap();
         let begun = Instant::now();
-        let result = sandbox.exec(sh("while :; do sleep 0.05; done"), Arc::new(Output::default())).await;
+        let result = sandbox
+            .exec(sh("while :; do sleep 0.05; done"), Arc::new(Output::default()))
+            .await;
         assert!(matches!(result, Err(SandboxError::Gone { .. })), "{result:?}");
         assert!(begun.elapsed() < Duration::from_secs(20));
         sandbox.kill().await.unwrap();
@@ -305,15 +369,27 @@ async fn a_sandbox_ends_after_its_lifetime() {
 async fn an_init_that_was_killed_is_gone_and_not_exit_0() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
-        let lease = Lease::find(&world.config.data_dir, sandbox.id()).unwrap().unwrap();
-        let mut process = sandbox.start(sh("sleep 1000"), Arc::new(Output::default())).await.unwrap();
+        let lease = Lease::find(&world.config.data_dir, sandbox.id())
+            .unwrap()
+            .unwrap();
+        let mut process = sandbox
+            .start(sh("sleep 1000"), Arc::new(Output::default()))
+            .await
+            .unwrap();
         let init = lease.processes.last().unwrap().pid;
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(init), nix::sys::signal::Signal::SIGKILL).unwrap();
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(init),
+            nix::sys::signal::Signal::SIGKILL,
+        )
+        .unwrap();
         match process.wait().await {
             Err(SandboxError::Gone { reason, .. }) => assert_eq!(reason, "its init has ended"),
             other => panic!("{other:?}"),
         }
-        assert!(matches!(sandbox.exists("x").await, Err(SandboxError::Gone { .. })));
+        assert!(matches!(
+            sandbox.exists("x").await,
+            Err(SandboxError::Gone { .. })
+        ));
         sandbox.kill().await.unwrap();
         assert_nothing_left(&world.config.data_dir, sandbox.id());
     }
@@ -338,7 +414,9 @@ line'; ln a/b/fifo hard; chmod 0 a/b; chmod 0 a; chmod 0 .";
 fn two_owners_agree_on_the_installation_and_know_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let owners: Vec<Owner> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| Owner::acquire(folder.path()).unwrap())).collect();
+        let threads: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| Owner::acquire(folder.path()).unwrap()))
+            .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     for owner in &owners {
@@ -393,7 +471,10 @@ fn a_data_directory_that_cannot_be_written_is_named() {
     let file = folder.path().join("file");
     std::fs::write(&file, "x").unwrap();
     let error = Owner::acquire(&file.join("data")).unwrap_err();
-    assert_eq!(error.to_string(), format!("create `{}`", file.join("data").display()));
+    assert_eq!(
+        error.to_string(),
+        format!("create `{}`", file.join("data").display())
+    );
 }
 
 #[tokio::test]
@@ -404,7 +485,13 @@ async fn a_data_directory_that_others_cannot_enter_is_named_to_root() {
     let made: Result<Arc<dyn Backend>, _> = (dressage_sandbox::by_name("local").unwrap().make)(&world.config);
     if is_root() {
         let error = made.err().unwrap();
-        assert!(error.to_string().contains(&format!("`{}` cannot be entered by other users", world.folder.path().display())), "{error}");
+        assert!(
+            error.to_string().contains(&format!(
+                "`{}` cannot be entered by other users",
+                world.folder.path().display()
+            )),
+            "{error}"
+        );
         assert!(error.hint().unwrap().contains("--data-dir"));
     } else {
         let sandbox: Arc<dyn Sandbox> = made.unwrap().create(spec()).await.unwrap();

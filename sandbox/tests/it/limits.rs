@@ -8,7 +8,13 @@ use std::time::{Duration, Instant};
 fn counter(world: &World, sandbox: dressage_wire::ids::SandboxId, names: &[&str]) -> Option<u64> {
     let lease = Lease::find(&world.config.data_dir, sandbox).unwrap().unwrap();
     let find = |folder: &PathBuf| {
-        names.iter().find_map(|name| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok())
+        names.iter().find_map(|name| {
+            std::fs::read_to_string(folder.join(name))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        })
     };
     lease.cgroups.iter().find_map(find)
 }
@@ -18,7 +24,10 @@ async fn a_fork_bomb_is_held_and_ended_as_seen_from_outside() {
     let world = World::new();
     let backend = world.backend("local");
     let mut spec = spec();
-    spec.size = Size { pids: 64, ..spec.size };
+    spec.size = Size {
+        pids: 64,
+        ..spec.size
+    };
     let sandbox = backend.create(spec).await.unwrap();
     let bomb = "
 import os, time
@@ -27,30 +36,48 @@ while True:
         os.fork()
     except OSError:
         time.sleep(0.01)";
-    let command = Command { timeout: Some(Duration::from_secs(3)), ..python(bomb) };
+    let command = Command {
+        timeout: Some(Duration::from_secs(3)),
+        ..python(bomb)
+    };
     let begun = Instant::now();
     let exit = run(&*sandbox, command).await.exit;
     assert_eq!((exit.code, exit.timed_out), (124, true));
-    assert!(begun.elapsed() < Duration::from_secs(60), "the bomb could not be ended");
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "the bomb could not be ended"
+    );
     match counter(&world, sandbox.id(), &["pids.peak"]) {
         Some(peak) => assert!((32..=64).contains(&peak), "{peak} processes at most"),
         None => assert!(!is_root(), "root has control groups here"),
     }
     // Init lives, and so does the sandbox.
-    assert_eq!(stdout_of(&*sandbox, sh("echo on; ls /proc | grep -c '^[0-9]'")).await.lines().next(), Some("on"));
+    assert_eq!(
+        stdout_of(&*sandbox, sh("echo on; ls /proc | grep -c '^[0-9]'"))
+            .await
+            .lines()
+            .next(),
+        Some("on")
+    );
 }
 
 #[tokio::test]
 async fn a_bomb_that_nobody_ends_goes_with_the_sandbox() {
     let world = World::new();
     let mut spec = spec();
-    spec.size = Size { pids: 64, ..spec.size };
+    spec.size = Size {
+        pids: 64,
+        ..spec.size
+    };
     let sandbox = world.backend("local").create(spec).await.unwrap();
     let bomb = "while :; do (setsid sh -c 'while :; do sh -c : & done' &) ; done";
     let output = std::sync::Arc::new(crate::world::Output::default());
     let _process = sandbox.start(sh(bomb), output).await.unwrap();
     // A file can be read while no process can be had.
-    sandbox.write_file("file", crate::world::bytes("x"), 0o644).await.unwrap();
+    sandbox
+        .write_file("file", crate::world::bytes("x"), 0o644)
+        .await
+        .unwrap();
     assert_eq!(sandbox.read_file("file", 10).await.unwrap(), "x");
     sandbox.kill().await.unwrap();
     assert_eq!(world.names("homes"), Vec::<String>::new());
@@ -61,7 +88,10 @@ async fn a_bomb_that_nobody_ends_goes_with_the_sandbox() {
 async fn a_memory_hog_is_killed_and_init_is_not() {
     let world = World::new();
     let mut spec = spec();
-    spec.size = Size { memory_bytes: 128 << 20, ..spec.size };
+    spec.size = Size {
+        memory_bytes: 128 << 20,
+        ..spec.size
+    };
     let sandbox = world.backend("local").create(spec).await.unwrap();
     let hog = "
 blocks = []
@@ -69,9 +99,16 @@ while True:
     blocks.append(bytearray(8 << 20))
     for i in range(0, 8 << 20, 4096):
         blocks[-1][i] = 1";
-    let command = Command { timeout: Some(Duration::from_secs(60)), ..python(hog) };
+    let command = Command {
+        timeout: Some(Duration::from_secs(60)),
+        ..python(hog)
+    };
     let exit = run(&*sandbox, command).await.exit;
-    match counter(&world, sandbox.id(), &["memory.peak", "memory.max_usage_in_bytes"]) {
+    match counter(
+        &world,
+        sandbox.id(),
+        &["memory.peak", "memory.max_usage_in_bytes"],
+    ) {
         Some(peak) => {
             assert_eq!((exit.code, exit.signal), (137, Some(9)));
             assert!((64 << 20..=128 << 20).contains(&peak), "{peak} bytes at most");
@@ -90,18 +127,30 @@ async fn sizes_that_make_no_sense_are_refused() {
     let world = World::new();
     let good = spec().size;
     for size in [
-        Size { memory_bytes: 1, ..good },
-        Size { cpus: f64::NAN, ..good },
+        Size {
+            memory_bytes: 1,
+            ..good
+        },
+        Size {
+            cpus: f64::NAN,
+            ..good
+        },
         Size { cpus: -1.0, ..good },
         Size { cpus: 0.0, ..good },
-        Size { cpus: f64::INFINITY, ..good },
+        Size {
+            cpus: f64::INFINITY,
+            ..good
+        },
         Size { pids: 1, ..good },
     ] {
         for backend in world.backends() {
             let mut spec = spec();
             spec.size = size;
             let error = backend.create(spec).await.err().unwrap();
-            assert!(matches!(error, dressage_sandbox::SandboxError::Unsupported { .. }), "{error}");
+            assert!(
+                matches!(error, dressage_sandbox::SandboxError::Unsupported { .. }),
+                "{error}"
+            );
         }
     }
     assert_eq!(world.names("leases"), Vec::<String>::new());
@@ -111,9 +160,14 @@ async fn sizes_that_make_no_sense_are_refused() {
 async fn processor_time_is_bounded_as_seen_from_outside() {
     let world = World::new();
     let mut spec = spec();
-    spec.size = Size { cpus: 0.2, ..spec.size };
+    spec.size = Size {
+        cpus: 0.2,
+        ..spec.size
+    };
     let sandbox = world.backend("local").create(spec).await.unwrap();
-    let lease = Lease::find(&world.config.data_dir, sandbox.id()).unwrap().unwrap();
+    let lease = Lease::find(&world.config.data_dir, sandbox.id())
+        .unwrap()
+        .unwrap();
     let quota: Vec<String> = lease
         .cgroups
         .iter()
@@ -121,6 +175,13 @@ async fn processor_time_is_bounded_as_seen_from_outside() {
         .filter_map(|path| std::fs::read_to_string(path).ok())
         .map(|text| text.trim().to_owned())
         .collect();
-    let expected: &[&[&str]] = if is_root() { &[&["20000"], &["20000 100000"]] } else { &[&[]] };
-    assert!(expected.contains(&quota.iter().map(String::as_str).collect::<Vec<_>>().as_slice()), "{quota:?}");
+    let expected: &[&[&str]] = if is_root() {
+        &[&["20000"], &["20000 100000"]]
+    } else {
+        &[&[]]
+    };
+    assert!(
+        expected.contains(&quota.iter().map(String::as_str).collect::<Vec<_>>().as_slice()),
+        "{quota:?}"
+    );
 }

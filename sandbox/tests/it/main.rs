@@ -27,3 +27,9 @@ mod life;
 
 /// What verify gets after an agent.
 mod separation;
+
+/// Model calls out of a sandbox without a network.
+mod relay;
+
+/// The table of backends, and the whole suite as another user.
+mod registered;

@@ -42,7 +42,10 @@ async fn outputs_are_separate_and_the_exit_code_is_the_programs() {
     for sandbox in world.sandboxes().await {
         let ran = run(&*sandbox, sh("echo out; echo err >&2; exit 7")).await;
         assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("out\n", "err\n"));
-        assert_eq!((ran.exit.code, ran.exit.signal, ran.exit.timed_out), (7, None, false));
+        assert_eq!(
+            (ran.exit.code, ran.exit.signal, ran.exit.timed_out),
+            (7, None, false)
+        );
     }
 }
 
@@ -95,7 +98,9 @@ async fn a_deadline_holds_against_a_program_that_stops_its_guard() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
         let mark = mark();
-        let mut command = sh(&format!(": {mark}; kill -STOP $PPID; while :; do sleep 0.05; done"));
+        let mut command = sh(&format!(
+            ": {mark}; kill -STOP $PPID; while :; do sleep 0.05; done"
+        ));
         command.timeout = Some(Duration::from_millis(500));
         let exit = run(&*sandbox, command).await.exit;
         assert_eq!((exit.code, exit.timed_out), (124, true));
@@ -108,7 +113,9 @@ async fn a_program_that_kills_its_guard_is_killed_with_what_it_left() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
         let mark = mark();
-        let script = format!("(setsid sh -c ': {mark}; while :; do sleep 0.05; done' &) ; kill -KILL $PPID; sleep 1000");
+        let script = format!(
+            "(setsid sh -c ': {mark}; while :; do sleep 0.05; done' &) ; kill -KILL $PPID; sleep 1000"
+        );
         let exit = run(&*sandbox, sh(&script)).await.exit;
         assert_eq!((exit.code, exit.signal), (137, Some(9)));
         assert_eq!(processes_with(&mark), Vec::<i32>::new());
@@ -125,7 +132,11 @@ async fn a_wait_is_given_up_at_its_deadline_and_kill_ends_the_tree() {
         let mut process = sandbox.start(sh(&spread(&mark)), output.clone()).await.unwrap();
         eventually("the tree", || output.stdout() == "spread\n").await;
         let begun = Instant::now();
-        assert!(tokio::time::timeout(Duration::from_millis(200), process.wait()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(200), process.wait())
+                .await
+                .is_err()
+        );
         assert!(begun.elapsed() < Duration::from_secs(2));
         process.kill().await.unwrap();
         assert_eq!(processes_with(&mark), Vec::<i32>::new());
@@ -145,7 +156,10 @@ async fn a_service_that_a_command_leaves_lives_on_and_holds_nothing_up() {
         let ran = run(&*sandbox, sh(script)).await;
         assert_eq!(ran.exit.code, 0);
         assert!(ran.stdout.contains("started\n"));
-        assert!(begun.elapsed() < Duration::from_secs(5), "the exit waited for a service");
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "the exit waited for a service"
+        );
         // It writes to a pipe that nobody wants any more, and does not die of it.
         stdout_of(&*sandbox, sh("rm -f beat; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; [ -e beat ] && exit 0; done; exit 1"))
             .await;
@@ -165,7 +179,10 @@ async fn fifty_megabytes_of_output_pass_in_pieces() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
         let counter = Arc::new(Counter(AtomicU64::new(0)));
-        let exit = sandbox.exec(sh("head -c 52428800 /dev/zero"), counter.clone()).await.unwrap();
+        let exit = sandbox
+            .exec(sh("head -c 52428800 /dev/zero"), counter.clone())
+            .await
+            .unwrap();
         assert_eq!(exit.code, 0);
         assert_eq!(counter.0.load(Ordering::Relaxed), 50 << 20);
     }
@@ -187,9 +204,15 @@ async fn ten_megabytes_of_standard_input_arrive_and_may_be_left_unread() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
         let stdin = Bytes::from(vec![b'x'; 10 << 20]);
-        let count = Command { stdin: stdin.clone(), ..sh("wc -c") };
+        let count = Command {
+            stdin: stdin.clone(),
+            ..sh("wc -c")
+        };
         assert_eq!(stdout_of(&*sandbox, count).await, "10485760");
-        let unread = Command { stdin, ..sh("exit 3") };
+        let unread = Command {
+            stdin,
+            ..sh("exit 3")
+        };
         assert_eq!(run(&*sandbox, unread).await.exit.code, 3);
         assert_eq!(stdout_of(&*sandbox, sh("cat")).await, "");
     }
@@ -203,13 +226,24 @@ async fn environment_is_the_sandboxes_then_the_commands_or_only_the_commands() {
         spec.env = BTreeMap::from([("A".into(), "spec".into()), ("B".into(), "spec".into())]);
         let sandbox = backend.create(spec).await.unwrap();
         let env = BTreeMap::from([("B".into(), "command".into()), ("EMPTY".into(), String::new())]);
-        let over = Command { env: env.clone(), ..sh("echo $A $B \"[${EMPTY-unset}]\" $HOME") };
+        let over = Command {
+            env: env.clone(),
+            ..sh("echo $A $B \"[${EMPTY-unset}]\" $HOME")
+        };
         let expected = format!("spec command [] {}", sandbox.home());
         assert_eq!(stdout_of(&*sandbox, over).await, expected);
-        let alone = Command { env, clear_env: true, argv: vec!["/usr/bin/env".into()], ..Command::default() };
+        let alone = Command {
+            env,
+            clear_env: true,
+            argv: vec!["/usr/bin/env".into()],
+            ..Command::default()
+        };
         assert_eq!(stdout_of(&*sandbox, alone).await, "B=command\nEMPTY=");
         // Nothing of this process's own environment comes in.
-        let own = Command { argv: vec!["/usr/bin/env".into()], ..Command::default() };
+        let own = Command {
+            argv: vec!["/usr/bin/env".into()],
+            ..Command::default()
+        };
         assert!(!stdout_of(&*sandbox, own).await.contains("DRESSAGE_TAP_BINARY"));
     }
 }
@@ -220,7 +254,10 @@ async fn a_working_directory_is_made_and_python_and_bash_are_there() {
     for sandbox in world.sandboxes().await {
         let home = sandbox.home().to_owned();
         assert_eq!(stdout_of(&*sandbox, sh("pwd")).await, home);
-        let made = Command { cwd: Some("new/deep".into()), ..sh("pwd") };
+        let made = Command {
+            cwd: Some("new/deep".into()),
+            ..sh("pwd")
+        };
         assert_eq!(stdout_of(&*sandbox, made).await, format!("{home}/new/deep"));
         assert_eq!(stdout_of(&*sandbox, sh("python -c 'print(1+1)'")).await, "2");
     }
@@ -230,21 +267,65 @@ async fn a_working_directory_is_made_and_python_and_bash_are_there() {
 async fn a_program_that_cannot_start_is_an_error_that_names_it() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
-        sandbox.write_file("file", Bytes::from_static(b"text"), 0o644).await.unwrap();
+        sandbox
+            .write_file("file", Bytes::from_static(b"text"), 0o644)
+            .await
+            .unwrap();
         let cases = [
-            (Command { argv: vec!["no-such-program".into()], ..Command::default() }, Some(libc::ENOENT)),
-            (Command { argv: vec!["./file".into()], ..Command::default() }, Some(libc::EACCES)),
-            (Command { argv: Vec::new(), ..Command::default() }, Some(libc::EINVAL)),
-            (Command { argv: vec!["a\0b".into()], ..Command::default() }, Some(libc::EINVAL)),
-            (Command { cwd: Some("file".into()), ..sh("true") }, Some(libc::EEXIST)),
-            (Command { env: BTreeMap::from([("A=B".into(), "c".into())]), ..sh("true") }, Some(libc::EINVAL)),
+            (
+                Command {
+                    argv: vec!["no-such-program".into()],
+                    ..Command::default()
+                },
+                Some(libc::ENOENT),
+            ),
+            (
+                Command {
+                    argv: vec!["./file".into()],
+                    ..Command::default()
+                },
+                Some(libc::EACCES),
+            ),
+            (
+                Command {
+                    argv: Vec::new(),
+                    ..Command::default()
+                },
+                Some(libc::EINVAL),
+            ),
+            (
+                Command {
+                    argv: vec!["a\0b".into()],
+                    ..Command::default()
+                },
+                Some(libc::EINVAL),
+            ),
+            (
+                Command {
+                    cwd: Some("file".into()),
+                    ..sh("true")
+                },
+                Some(libc::EEXIST),
+            ),
+            (
+                Command {
+                    env: BTreeMap::from([("A=B".into(), "c".into())]),
+                    ..sh("true")
+                },
+                Some(libc::EINVAL),
+            ),
             (sh(&"x".repeat(200 << 10)), Some(libc::E2BIG)),
             (sh(&"x".repeat(5 << 20)), Some(libc::E2BIG)),
         ];
         for (command, expected) in cases {
             let name = command.argv.first().cloned().unwrap_or_default();
             match try_run(&*sandbox, command).await.map(|ran| ran.exit) {
-                Err(SandboxError::Operation { operation: "start", errno, message, .. }) => {
+                Err(SandboxError::Operation {
+                    operation: "start",
+                    errno,
+                    message,
+                    ..
+                }) => {
                     assert_eq!(errno, expected, "{name}: {message}");
                 }
                 other => panic!("{name}: {other:?}"),
@@ -295,7 +376,9 @@ async fn thirty_programs_at_once_do_not_mix() {
 async fn a_program_has_no_descriptors_but_its_own() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
-        let script = python("import os; print([(n, os.readlink('/proc/self/fd/' + n)) for n in os.listdir('/proc/self/fd') if int(n) > 2 and os.path.exists('/proc/self/fd/' + n)])");
+        let script = python(
+            "import os; print([(n, os.readlink('/proc/self/fd/' + n)) for n in os.listdir('/proc/self/fd') if int(n) > 2 and os.path.exists('/proc/self/fd/' + n)])",
+        );
         assert_eq!(stdout_of(&*sandbox, script).await, "[]");
     }
 }

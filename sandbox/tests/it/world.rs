@@ -20,17 +20,26 @@ pub struct World {
 
 /// The static `dressage-tap` that the tests run.
 pub fn tap_binary() -> PathBuf {
-    let path = std::env::var_os("DRESSAGE_TAP_BINARY").map(PathBuf::from).unwrap_or_else(|| {
-        panic!("DRESSAGE_TAP_BINARY is not set: it names the static dressage-tap that `make build` makes")
-    });
-    assert!(path.is_file(), "DRESSAGE_TAP_BINARY names no file: {}", path.display());
+    let path = std::env::var_os("DRESSAGE_TAP_BINARY")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| {
+            panic!("DRESSAGE_TAP_BINARY is not set: it names the static dressage-tap that `make build` makes")
+        });
+    assert!(
+        path.is_file(),
+        "DRESSAGE_TAP_BINARY names no file: {}",
+        path.display()
+    );
     path
 }
 
 impl World {
     pub fn new() -> Self {
         for program in ["/usr/bin/bwrap", "/usr/bin/python3"] {
-            assert!(Path::new(program).exists(), "{program} is needed by these tests: run `make test`, which installs it");
+            assert!(
+                Path::new(program).exists(),
+                "{program} is needed by these tests: run `make test`, which installs it"
+            );
         }
         let folder = tempfile::Builder::new().prefix("dressage-").tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -80,7 +89,9 @@ impl World {
 
 pub fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = match std::fs::read_dir(folder) {
-        Ok(entries) => entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect(),
+        Ok(entries) => entries
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect(),
         Err(_) => Vec::new(),
     };
     names.sort();
@@ -99,7 +110,11 @@ pub fn spec() -> SandboxSpec {
         home: "/home/user".into(),
         env: BTreeMap::new(),
         network: NetworkPolicy::None,
-        size: Size { memory_bytes: 1 << 30, cpus: 2.0, pids: 128 },
+        size: Size {
+            memory_bytes: 1 << 30,
+            cpus: 2.0,
+            pids: 128,
+        },
         assets: Vec::new(),
         labels: BTreeMap::new(),
         lifetime: Duration::from_secs(600),
@@ -139,11 +154,17 @@ impl Output {
 
 /// A shell command.
 pub fn sh(script: &str) -> Command {
-    Command { argv: vec!["sh".into(), "-c".into(), script.into()], ..Command::default() }
+    Command {
+        argv: vec!["sh".into(), "-c".into(), script.into()],
+        ..Command::default()
+    }
 }
 
 pub fn python(script: &str) -> Command {
-    Command { argv: vec!["python3".into(), "-c".into(), script.into()], ..Command::default() }
+    Command {
+        argv: vec!["python3".into(), "-c".into(), script.into()],
+        ..Command::default()
+    }
 }
 
 /// What came of a command.
@@ -155,8 +176,14 @@ pub struct Ran {
 
 pub async fn try_run(sandbox: &dyn Sandbox, command: Command) -> Result<Ran, SandboxError> {
     let output = Arc::new(Output::default());
-    let exit = sandbox.exec(command, Arc::clone(&output) as Arc<dyn OutputSink>).await?;
-    Ok(Ran { exit, stdout: output.stdout(), stderr: output.stderr() })
+    let exit = sandbox
+        .exec(command, Arc::clone(&output) as Arc<dyn OutputSink>)
+        .await?;
+    Ok(Ran {
+        exit,
+        stdout: output.stdout(),
+        stderr: output.stderr(),
+    })
 }
 
 pub async fn run(sandbox: &dyn Sandbox, command: Command) -> Ran {

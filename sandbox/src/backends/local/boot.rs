@@ -162,9 +162,10 @@ impl Bubble {
             .body(init, Ending::WithInit, bubble, &self.estate)
             .map_err(failed("make its namespaces"))?;
         if open {
-            let connected = network::connect(&self.machine.network, &self.machine.cache_dir, init, &self.estate)
-                .await
-                .map_err(failed("open its network"))?;
+            let connected =
+                network::connect(&self.machine.network, &self.machine.cache_dir, init, &self.estate)
+                    .await
+                    .map_err(failed("open its network"))?;
             body.add(connected);
             nix::unistd::write(&gate, b"0")
                 .map_err(io::Error::from)

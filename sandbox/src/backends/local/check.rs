@@ -15,6 +15,10 @@ const USUAL_PLACES: [&str; 3] = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin
 /// The first version that can forbid further user namespaces inside.
 const FORBIDS_USER_NAMESPACES: (u32, u32) = (0, 8);
 
+const INSTALL: &str = "install bubblewrap (apt-get install bubblewrap), or use the backend `process`";
+
+const MOVE: &str = "choose folders that others can enter, with --data-dir and DRESSAGE_CACHE_DIR";
+
 /// What sandboxes on this machine are made with.
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -31,28 +35,37 @@ pub(super) struct Machine {
 impl Machine {
     /// Looks for what is needed, and fails with what is missing.
     pub(super) fn look(config: &BackendConfig) -> Result<Self, SandboxError> {
-        let unavailable = |reason: String| SandboxError::Unavailable {
+        let unavailable = |reason: String, remedy| SandboxError::Unavailable {
             backend: NAME,
             reason,
+            remedy,
         };
-        let bubblewrap = find_bubblewrap(config)
-            .ok_or_else(|| unavailable("bubblewrap (the program bwrap) is not installed".into()))?;
-        let version = bubblewrap_version(&bubblewrap)
-            .ok_or_else(|| unavailable(format!("`{}` does not tell its version", bubblewrap.display())))?;
+        let bubblewrap = find_bubblewrap(config).ok_or_else(|| {
+            unavailable(
+                "bubblewrap (the program bwrap) is not installed".into(),
+                Some(INSTALL),
+            )
+        })?;
+        let version = bubblewrap_version(&bubblewrap).ok_or_else(|| {
+            unavailable(
+                format!("`{}` does not tell its version", bubblewrap.display()),
+                Some(INSTALL),
+            )
+        })?;
         let homes = Lease::homes_directory(&config.data_dir);
         DirBuilder::new()
             .recursive(true)
             .mode(0o711)
             .create(&homes)
-            .map_err(|error| unavailable(format!("`{}` cannot be made: {error}", homes.display())))?;
+            .map_err(|error| unavailable(format!("`{}` cannot be made: {error}", homes.display()), None))?;
         let skeleton = Skeleton::make(&config.cache_dir).map_err(|error| {
-            unavailable(format!(
-                "`{}` cannot be written: {error}",
-                config.cache_dir.display()
-            ))
+            unavailable(
+                format!("`{}` cannot be written: {error}", config.cache_dir.display()),
+                None,
+            )
         })?;
         for path in [&homes, &config.tap_binary, &config.cache_dir] {
-            check_reach(path).map_err(unavailable)?;
+            check_reach(path).map_err(|reason| unavailable(reason, Some(MOVE)))?;
         }
         Ok(Self {
             bubblewrap,
@@ -156,7 +169,7 @@ pub(super) fn report(config: &BackendConfig) -> Report {
             }
             let helpers: Vec<_> = machine.network.iter().map(Helper::describe).collect();
             let network = match network::obstacle(&machine.network) {
-                Some(obstacle) => format!("none only: {obstacle}"),
+                Some(obstacle) => format!("none only: {}", obstacle.reason),
                 None => format!("none, open (through {})", helpers.join(" or ")),
             };
             report.fact("networks", network);
@@ -223,6 +236,7 @@ fn try_it(bubblewrap: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn versions_are_read() {
@@ -234,6 +248,7 @@ mod tests {
     #[test]
     fn a_folder_that_others_cannot_enter_is_named() {
         let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
         let inner = folder.path().join("inner");
         std::fs::create_dir(&inner).unwrap();
         let result = check_reach(&inner);

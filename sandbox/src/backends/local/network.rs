@@ -40,9 +40,16 @@ impl Helper {
     pub(super) fn find() -> Vec<Self> {
         let find = |name: &str| {
             let places = ["/usr/bin", "/usr/local/bin"];
-            places.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
+            places
+                .iter()
+                .map(|folder| Path::new(folder).join(name))
+                .find(|path| path.exists())
         };
-        find("pasta").map(Self::Pasta).into_iter().chain(find("slirp4netns").map(Self::Slirp4netns)).collect()
+        find("pasta")
+            .map(Self::Pasta)
+            .into_iter()
+            .chain(find("slirp4netns").map(Self::Slirp4netns))
+            .collect()
     }
 
     /// For people.
@@ -117,7 +124,12 @@ async fn connect_with(
         replaced: tunnel_device(cache_dir)?,
         death: Death::WithParent,
     };
-    let mut child = spawn(Launch { command, setup, holds: Box::new(Arc::clone(estate)) }).await?;
+    let mut child = spawn(Launch {
+        command,
+        setup,
+        holds: Box::new(Arc::clone(estate)),
+    })
+    .await?;
     let deadline = Instant::now() + UP_TIMEOUT;
     loop {
         if is_up(init) {
@@ -125,20 +137,35 @@ async fn connect_with(
         }
         if child.has_ended() || Instant::now() > deadline {
             let complaints = child.complaints();
-            return Err(io::Error::other(format!("its helper did not bring it up: {complaints}")));
+            return Err(io::Error::other(format!(
+                "its helper did not bring it up: {complaints}"
+            )));
         }
         tokio::time::sleep(UP_PAUSE).await;
     }
 }
 
+/// Why networks cannot be opened here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Obstacle {
+    pub(super) reason: &'static str,
+    pub(super) remedy: &'static str,
+}
+
 /// Why no helper can work for this user; `None` where one can.
-pub(super) fn obstacle(helpers: &[Helper]) -> Option<String> {
+pub(super) fn obstacle(helpers: &[Helper]) -> Option<Obstacle> {
     if helpers.is_empty() {
-        return Some("an open network needs pasta or slirp4netns, and neither is installed".into());
+        return Some(Obstacle {
+            reason: "an open network needs pasta or slirp4netns, and neither is installed",
+            remedy: "install one of them (apt-get install passt), or use the network `none`",
+        });
     }
     let may_open = AccessFlags::R_OK | AccessFlags::W_OK;
     if !nix::unistd::geteuid().is_root() && access(TUNNEL_DEVICE, may_open).is_err() {
-        return Some(format!("an open network needs {TUNNEL_DEVICE}, which this user may not open"));
+        return Some(Obstacle {
+            reason: "an open network needs /dev/net/tun, which this user may not open",
+            remedy: "let this user open it (chmod 666 /dev/net/tun), or use the network `none`",
+        });
     }
     None
 }
@@ -151,7 +178,12 @@ fn tunnel_device(cache_dir: &Path) -> io::Result<Option<Replaced>> {
         return Ok(None);
     }
     let node = cache_dir.join("local").join("tun");
-    match mknod(&node, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), metadata.rdev()) {
+    match mknod(
+        &node,
+        SFlag::S_IFCHR,
+        Mode::from_bits_truncate(0o666),
+        metadata.rdev(),
+    ) {
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(error) => return Err(error.into()),
     }
