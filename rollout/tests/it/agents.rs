@@ -1,5 +1,5 @@
 use crate::world::{ScriptedAgent, World, WorldPlan, enterable_folder, shell, task, task_of_agent};
-use dressage_rollout::agents::{Agent, AgentError, Agents, InstallRequest, OpenCode};
+use dressage_rollout::agents::{Agent, AgentError, Agents, InstallProgress, InstallRequest, OpenCode};
 use dressage_testkit::fault::{Fault, FaultPlan};
 use dressage_testkit::model::{ScriptedTurns, Turn};
 use dressage_wire::call::{Flag, Purpose};
@@ -303,7 +303,7 @@ async fn an_installation_that_fails_says_why_and_leaves_nothing() {
     let cache = enterable_folder();
     let npm = cache.path().join("fake-npm");
     let write = |script: &str| {
-        std::fs::write(&npm, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::write(&npm, format!("#!/bin/bash\n{script}\n")).unwrap();
         std::fs::set_permissions(&npm, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
     let request = || InstallRequest {
@@ -329,16 +329,56 @@ async fn an_installation_that_fails_says_why_and_leaves_nothing() {
         "{error}"
     );
 
-    // A program of another version than the one that was asked for.
-    write("mkdir -p \"$HOME/../node_modules/$(basename \"${@: -1}\" | cut -d@ -f1)/bin\"");
+    let put_program = "package=${*: -1}; to=$PWD/node_modules/${package%@*}/bin; mkdir -p $to;";
+    write(&format!("{put_program} echo 'echo 1.18.33' > $to/opencode"));
     let error = install().await;
-    assert!(matches!(error, AgentError::Broken { .. }), "{error}");
+    assert!(error.to_string().contains("it is not an ELF program"), "{error}");
+
+    write(&format!("{put_program} cp /bin/true $to/opencode"));
+    let error = install().await;
+    assert!(error.to_string().contains("it says it is version"), "{error}");
 
     let left: Vec<_> = std::fs::read_dir(cache.path().join("agents/opencode"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     assert_eq!(left, [".lock"]);
+}
+
+#[tokio::test]
+async fn an_installation_waits_for_another_of_the_same_and_what_is_there_is_not_fetched_again() {
+    let cache = enterable_folder();
+    let parent = cache.path().join("agents/opencode");
+    std::fs::create_dir_all(&parent).unwrap();
+    let other = std::fs::File::create(parent.join(".lock")).unwrap();
+    other.lock().unwrap();
+    let request = InstallRequest {
+        cache_dir: cache.path().to_owned(),
+        version: None,
+        // Whoever calls this fetches again.
+        npm: Some("/nowhere/npm".into()),
+        npm_config: None,
+        force: false,
+    };
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let installing = tokio::spawn(async move {
+        OpenCode
+            .install(&request, &|progress| tell.send(progress).unwrap())
+            .await
+    });
+    assert_eq!(told.recv().await, Some(InstallProgress::Waiting));
+    // The other process ends its work: the program is there, and the lock is free.
+    let directory = parent.join(OpenCode.pinned_version()).join("bin");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::copy("/bin/true", directory.join("opencode")).unwrap();
+    drop(other);
+    let installed = installing.await.unwrap().unwrap();
+    assert_eq!(installed.directory, parent.join(OpenCode.pinned_version()));
+    let version = OpenCode.pinned_version().to_owned();
+    assert_eq!(
+        told.recv().await,
+        Some(InstallProgress::AlreadyInstalled { version })
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use crate::fake::{FakeBackend, Trouble};
-use crate::world::{BackendChoice, Done, World, WorldPlan, task, task_of_agent};
+use crate::world::{BackendChoice, Done, World, WorldPlan, task};
 use dressage_rollout::{LiveState, SubmitError};
 use dressage_wire::event::{Event, Stage};
 use dressage_wire::fault::Ended;
@@ -65,18 +65,13 @@ async fn a_rollout_that_is_cancelled_while_it_waits_has_a_row_and_no_sandbox() {
 
 #[tokio::test]
 async fn a_cancelled_agent_is_gone_with_its_sandbox() {
-    let world = World::new().await;
+    let world = World::where_the_agent_runs("sleep 600").await;
     let mut handle = world
         .supervisor
-        .submit(world.request(task_of_agent("hang")))
+        .submit(world.request(task(&["true"])))
         .await
         .unwrap();
-    loop {
-        let event = handle.events.recv().await.unwrap();
-        if matches!(event.event, Event::StageStarted { stage: Stage::Agent }) {
-            break;
-        }
-    }
+    while !matches!(handle.events.recv().await.unwrap().event, Event::CallEnded { .. }) {}
     world.supervisor.cancel(handle.id);
     let before = Instant::now();
     let done = Done::of(handle).await;

@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use tokio::sync::broadcast::error::RecvError;
 
 /// No rollout of these tests takes longer, on a busy machine either; one that does hangs.
-const HANG: Duration = Duration::from_secs(120);
+const HANG: Duration = Duration::from_secs(300);
 
 /// Everything a rollout needs, with defaults that work; each test says what is different.
 pub struct World {

@@ -203,14 +203,23 @@ impl Task {
     }
 }
 
+/// Checks the tables whose keys are fixed: that they are tables, and have no other keys.
 fn known_keys(table: &Map<String, Value>) -> Result<(), TaskError> {
     for (path, keys) in KEYS {
-        let part = match *path {
-            "" => Some(table),
-            path => table.get(path).and_then(Value::as_object),
+        let part = match (*path, table.get(*path)) {
+            ("", _) => table,
+            (_, Some(Value::Object(part))) => part,
+            (_, None) => continue,
+            // Said here, since a derived struct would take a list too.
+            (path, Some(_)) => {
+                let message = "expected a table with keys".into();
+                return Err(TaskError::WrongType {
+                    path: path.into(),
+                    message,
+                });
+            }
         };
-        let unknown = part.and_then(|part| part.keys().find(|key| !keys.contains(&key.as_str())));
-        if let Some(key) = unknown {
+        if let Some(key) = part.keys().find(|key| !keys.contains(&key.as_str())) {
             return Err(TaskError::UnknownKey {
                 path: join(path, key),
                 nearest: nearest(path, key),
@@ -220,20 +229,21 @@ fn known_keys(table: &Map<String, Value>) -> Result<(), TaskError> {
     Ok(())
 }
 
-/// The known key that looks most like `key`: in the same table, or else in any other.
+/// The known key that was probably meant: the very key in another table, one like it in the same table, or one very
+/// like it in another.
 fn nearest(path: &str, key: &str) -> Option<String> {
-    let likeness = |known: &str| strsim::jaro_winkler(&key.to_lowercase(), known);
-    let here = KEYS.iter().filter(|(table, _)| *table == path);
-    let elsewhere = KEYS.iter().filter(|(table, _)| *table != path);
-    let best = |tables: &mut dyn Iterator<Item = &(&'static str, &'static [&'static str])>, at_least: f64| {
-        tables
+    let best = |same_table: bool, at_least: f64| {
+        KEYS.iter()
+            .filter(|(table, _)| (*table == path) == same_table)
             .flat_map(|(table, keys)| keys.iter().map(move |known| (*table, *known)))
-            .map(|(table, known)| (likeness(known), table, known))
+            .map(|(table, known)| (strsim::jaro_winkler(&key.to_lowercase(), known), table, known))
             .filter(|(likeness, ..)| *likeness >= at_least)
             .max_by(|(a, ..), (b, ..)| a.total_cmp(b))
             .map(|(_, table, known)| join(table, known))
     };
-    best(&mut here.into_iter(), 0.8).or_else(|| best(&mut elsewhere.into_iter(), 0.9))
+    best(false, 1.0)
+        .or_else(|| best(true, 0.8))
+        .or_else(|| best(false, 0.9))
 }
 
 fn join(path: &str, key: &str) -> String {

@@ -137,7 +137,7 @@ fn a_wrong_type_is_told_with_its_place() {
             "files.a",
             "text, or a table",
         ),
-        (r#"{"instruction": "x", "limits": []}"#, "limits", "Limits"),
+        (r#"{"instruction": "x", "limits": []}"#, "limits", "a table"),
     ] {
         let error = json_error(text);
         let TaskError::WrongType { path: found, message } = &error else {
