@@ -251,3 +251,96 @@ impl Parser {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::template::spaced_json;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    /// Everything that a turn's tokens add, in groups of these sizes; the sizes repeat.
+    fn parse(text: &str, groups: &[usize], stop: &[String]) -> Delta {
+        let mut parser = Parser::new(true, stop);
+        let mut whole = Delta::default();
+        let ids = Tokenizer::get().encode(text);
+        let (mut rest, mut sizes) = (ids.as_slice(), groups.iter().cycle());
+        while let Some(size) = sizes.next().filter(|_| !rest.is_empty()) {
+            let (group, later) = rest.split_at((*size).clamp(1, rest.len()));
+            let mut delta = Delta::default();
+            group.iter().for_each(|&id| parser.push(id, &mut delta));
+            if later.is_empty() {
+                parser.finish(&mut delta);
+            }
+            rest = later;
+            whole.content = joined(whole.content, delta.content);
+            whole.reasoning = joined(whole.reasoning, delta.reasoning);
+            for call in delta.tool_calls {
+                match call.part {
+                    ToolPart::Arguments(more) => whole.push_arguments(call.index, &more),
+                    name => whole.tool_calls.push(ToolDelta {
+                        index: call.index,
+                        part: name,
+                    }),
+                }
+            }
+        }
+        whole
+    }
+
+    fn joined(before: Option<String>, more: Option<String>) -> Option<String> {
+        match (before, more) {
+            (Some(before), Some(more)) => Some(before + &more),
+            (before, more) => before.or(more),
+        }
+    }
+
+    /// Text that is no special token, with brackets, quotes and characters of several bytes.
+    const TEXT: &str = "[a-z {}\\[\\]\"\\\\:,é好🎉\n]{0,30}";
+
+    proptest! {
+        #[test]
+        fn any_grouping_of_the_tokens_gives_what_was_written(
+            reasoning in TEXT, content in TEXT, first in TEXT, second in TEXT, groups in prop::collection::vec(1..9_usize, 1..6),
+        ) {
+            let arguments: Vec<Value> = vec![json!({"a": first, "b": [1, {"c": second}]}), json!({})];
+            let calls: Vec<String> = arguments.iter().map(spaced_json).collect();
+            let written: Vec<String> = calls.iter().map(|arguments| {
+                format!("<tool_call>\n{{\"name\": \"write\", \"arguments\": {arguments}}}\n</tool_call>")
+            }).collect();
+            let text = format!("<think>{reasoning}</think>{content}{}<|im_end|>", written.join("\n"));
+            // No text ends with this, but all of it may begin.
+            let stop = ["🎉🎉🎉never".to_owned()];
+            for stop in [&stop[..0], &stop[..]] {
+                let whole = parse(&text, &groups, stop);
+                prop_assert_eq!(whole.reasoning.unwrap_or_default(), reasoning.as_str());
+                prop_assert_eq!(whole.content.unwrap_or_default(), content.as_str());
+                let wanted: Vec<ToolDelta> = calls.iter().enumerate().flat_map(|(index, arguments)| {
+                    let parts = [ToolPart::Name("write".into()), ToolPart::Arguments(arguments.clone())];
+                    parts.map(|part| ToolDelta { index, part })
+                }).collect();
+                prop_assert_eq!(&whole.tool_calls, &wanted);
+            }
+        }
+
+        #[test]
+        fn no_text_at_all_makes_the_parser_fail(text in "(<think>|</think>|<tool_call>|</tool_call>|[a-z{}\\[\\]\": \\\\é]{0,9}){0,12}", size in 1..5_usize) {
+            let one = parse(&text, &[1], &[]);
+            prop_assert_eq!(parse(&text, &[size], &[]), one);
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_end_with_the_call() {
+        let whole = parse(
+            "</think><tool_call>\n{\"name\": \"a\", \"arguments\": 5}\n</tool_call>",
+            &[1],
+            &[],
+        );
+        let parts: Vec<ToolPart> = whole.tool_calls.into_iter().map(|call| call.part).collect();
+        assert_eq!(
+            parts,
+            [ToolPart::Name("a".into()), ToolPart::Arguments("5".into())]
+        );
+    }
+}
