@@ -1,12 +1,20 @@
-use crate::kernel::{ChildSetup, set_up};
+use crate::kernel::{ChildSetup, kill_process, open_process, set_up};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{OnceLock, mpsc};
 use tokio::sync::oneshot;
 
 /// What is kept of what a program that failed wrote.
 const MAX_COMPLAINT_BYTES: usize = 2048;
+
+/// How long a killed process may take to end.
+const KILLED_MS: u16 = 10_000;
 
 /// A program to be started by the [spawner](spawn).
 pub(crate) struct Launch {
@@ -18,7 +26,7 @@ pub(crate) struct Launch {
     pub(crate) holds: Box<dyn std::any::Any + Send>,
 }
 
-/// A child that is killed and waited for when it is dropped.
+/// A child that is killed and waited for, with its own children, when it is dropped.
 #[derive(Debug)]
 pub(crate) struct OwnedChild(Option<Child>);
 
@@ -51,11 +59,49 @@ impl OwnedChild {
 
 impl Drop for OwnedChild {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+        if let Some(mut child) = self.0.take()
+            && matches!(child.try_wait(), Ok(None))
+            && let Ok(pid) = i32::try_from(child.id())
+        {
+            end_with_children(Pid::from_raw(pid));
         }
     }
+}
+
+/// Kills a child of this process and its children, and waits for all of them. Bubblewrap's own child is told of its parent's
+/// death by the kernel, but a moment after it was made not yet, and it would wait for ever.
+fn end_with_children(pid: Pid) {
+    // Stopped first, so that it makes no more of them meanwhile.
+    let _ = kill(pid, Signal::SIGSTOP);
+    let children = match waitpid(pid, Some(WaitPidFlag::WUNTRACED)) {
+        Ok(WaitStatus::Stopped(..)) => children_of(pid),
+        // It ended by itself, which took care of its children.
+        _ => return,
+    };
+    let _ = kill(pid, Signal::SIGKILL);
+    for child in &children {
+        let _ = kill_process(child.as_fd());
+    }
+    let _ = waitpid(pid, None);
+    for child in &children {
+        let mut fds = [PollFd::new(child.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::from(KILLED_MS));
+    }
+}
+
+/// Descriptors of the children of a process that is stopped.
+fn children_of(parent: Pid) -> Vec<OwnedFd> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| parent_of(*pid) == Some(parent.as_raw()))
+        .filter_map(|pid| open_process(Pid::from_raw(pid)).ok())
+        .collect()
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold anything; state and parent follow.
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 type Job = (Launch, oneshot::Sender<io::Result<OwnedChild>>);

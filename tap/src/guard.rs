@@ -8,8 +8,9 @@
 //! exit code or `K` with a signal. Each report is a letter and an `i32`, little endian.
 
 use nix::errno::Errno;
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -93,18 +94,37 @@ fn start(command: &mut Command, cwd: &OsString) -> io::Result<Pid> {
     let _ = std::fs::write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE);
     nix::sys::prctl::set_dumpable(false)?;
     nix::sys::prctl::set_child_subreaper(true)?;
+    // Both are waited for below. The program starts with nothing blocked.
+    signals().thread_block()?;
+    nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
     std::fs::create_dir_all(cwd)?;
     let child = command.current_dir(cwd).spawn()?;
     // Waited for below, together with what it leaves behind; dropping the handle does nothing.
-    i32::try_from(child.id()).map(Pid::from_raw).map_err(io::Error::other)
+    i32::try_from(child.id())
+        .map(Pid::from_raw)
+        .map_err(io::Error::other)
 }
 
-/// Waits for the program, and meanwhile for descendants whose parents have ended.
+/// What a guard waits for: the end of a child, and that of init.
+fn signals() -> SigSet {
+    SigSet::from_iter([Signal::SIGCHLD, Signal::SIGTERM])
+}
+
+/// Waits for the program, and meanwhile for descendants whose parents have ended. When init ends first, which in a pid
+/// namespace cannot be, so does everything below.
 fn wait_for(root: Pid) -> Report {
+    let init = getppid();
     loop {
-        match waitpid(None, None) {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(pid, code)) if pid == root => return Report::Exited(code),
             Ok(WaitStatus::Signaled(pid, signal, _)) if pid == root => return Report::Killed(signal as i32),
+            Ok(WaitStatus::StillAlive) => {
+                // SIGTERM may come from the program too; only the parent tells.
+                if matches!(signals().wait(), Ok(Signal::SIGTERM)) && getppid() != init {
+                    crate::init::end_below_here();
+                    return Report::Killed(libc::SIGKILL);
+                }
+            }
             Ok(_) | Err(Errno::EINTR) => {}
             // Cannot be: the program is a child until it is waited for here.
             Err(error) => return Report::Failed(error as i32),
@@ -118,7 +138,12 @@ mod tests {
 
     #[test]
     fn reports_survive_the_pipe() {
-        for report in [Report::Started, Report::Failed(2), Report::Exited(255), Report::Killed(9)] {
+        for report in [
+            Report::Started,
+            Report::Failed(2),
+            Report::Exited(255),
+            Report::Killed(9),
+        ] {
             assert_eq!(Report::from_bytes(report.to_bytes()), Some(report));
         }
         assert_eq!(Report::from_bytes(*b"X0000"), None);

@@ -26,6 +26,8 @@ mod files;
 /// The requests of the host.
 mod session;
 
+pub(crate) use tree::end_below_here;
+
 use options::Options;
 use std::ffi::OsString;
 use std::io;

@@ -136,7 +136,10 @@ fn second_version(
     can_make: &dyn Fn(&Path) -> bool,
 ) -> Option<Hierarchy> {
     let own = mount.folder(inside);
-    for folder in own.ancestors().take_while(|folder| folder.starts_with(&mount.point)) {
+    for folder in own
+        .ancestors()
+        .take_while(|folder| folder.starts_with(&mount.point))
+    {
         let given = read(&folder.join("cgroup.subtree_control")).unwrap_or_default();
         let controllers: Vec<_> = Controller::ALL
             .into_iter()

@@ -373,12 +373,14 @@ async fn thirty_programs_at_once_do_not_mix() {
 }
 
 #[tokio::test]
-async fn a_program_has_no_descriptors_but_its_own() {
+async fn a_program_has_no_descriptors_but_its_own_and_default_signals() {
     let world = World::new();
     for sandbox in world.sandboxes().await {
         let script = python(
             "import os; print([(n, os.readlink('/proc/self/fd/' + n)) for n in os.listdir('/proc/self/fd') if int(n) > 2 and os.path.exists('/proc/self/fd/' + n)])",
         );
         assert_eq!(stdout_of(&*sandbox, script).await, "[]");
+        let signals = stdout_of(&*sandbox, sh("grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2")).await;
+        assert_eq!(signals, "0000000000000000\n0000000000000000", "nothing is blocked or ignored");
     }
 }

@@ -142,7 +142,7 @@ const FORGERIES: [(&str, &str); 12] = [
     ),
     (
         "a link out of the home",
-        "mkdir logs; ln -s /tmp logs/verifier; echo 1.0 > /tmp/reward.txt",
+        "mkdir logs; ln -s /tmp logs/verifier; echo 1.0 > /tmp/reward-$$.txt",
     ),
     ("a dangling link", "ln -s nowhere logs"),
     (

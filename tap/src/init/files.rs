@@ -81,12 +81,19 @@ fn work(requests: &mpsc::Receiver<(u64, Request, Replies)>) {
                 continue;
             }
             Request::Read(read) => {
-                read::read(&read, |bytes| replies.send_blocking(id, Reply::Content(bytes))).map(|()| Done::default())
+                read::read(&read, |bytes| replies.send_blocking(id, Reply::Content(bytes)))
+                    .map(|()| Done::default())
             }
             Request::List(list) => list::list(&list, |files| replies.send_blocking(id, Reply::Files(files)))
-                .map(|truncated| Done { truncated, ..Done::default() }),
+                .map(|truncated| Done {
+                    truncated,
+                    ..Done::default()
+                }),
             Request::Exists(exists) => match std::fs::symlink_metadata(&exists.path) {
-                Ok(_) => Ok(Done { found: true, ..Done::default() }),
+                Ok(_) => Ok(Done {
+                    found: true,
+                    ..Done::default()
+                }),
                 Err(error) if is_absent(&error) => Ok(Done::default()),
                 Err(error) => Err(failure(&error)),
             },
@@ -104,13 +111,19 @@ fn work(requests: &mpsc::Receiver<(u64, Request, Replies)>) {
 
 /// Whether the error says that nothing is at a path.
 fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 /// The error as the host tells them apart.
 fn file_failure(error: &io::Error) -> Failure {
     match error {
-        error if is_absent(error) => Failure { kind: FailureKind::NotFound, ..failure(error) },
+        error if is_absent(error) => Failure {
+            kind: FailureKind::NotFound,
+            ..failure(error)
+        },
         error if error.raw_os_error() == Some(libc::ELOOP) => not_regular("a symbolic link"),
         error if error.raw_os_error() == Some(libc::ENXIO) => not_regular("a socket or a device"),
         error => failure(error),
@@ -118,7 +131,12 @@ fn file_failure(error: &io::Error) -> Failure {
 }
 
 fn not_regular(kind: &str) -> Failure {
-    Failure { kind: FailureKind::NotRegular, message: kind.to_owned(), errno: None, size_bytes: 0 }
+    Failure {
+        kind: FailureKind::NotRegular,
+        message: kind.to_owned(),
+        errno: None,
+        size_bytes: 0,
+    }
 }
 
 /// What is there instead of a regular file; `None` for one.

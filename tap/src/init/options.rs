@@ -30,7 +30,9 @@ impl Options {
         let usage = || io::Error::new(io::ErrorKind::InvalidInput, USAGE);
         let mut options = Self::default();
         let (mut control_fd, mut relay_fd, mut relay_listen) = (None, None, None);
-        let mut rest = arguments.iter().map(|argument| argument.to_str().unwrap_or_default());
+        let mut rest = arguments
+            .iter()
+            .map(|argument| argument.to_str().unwrap_or_default());
         while let Some(name) = rest.next() {
             let value = rest.next().ok_or_else(usage)?;
             let number = || value.parse::<u64>().map_err(|_| usage());

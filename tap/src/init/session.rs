@@ -22,9 +22,26 @@ pub(super) async fn serve(
     let (reader, writer) = control.into_split();
     let (replies, waiting) = Replies::new();
     tokio::spawn(write(writer, waiting));
-    replies.send(0, Reply::Hello(Hello { protocol: PROTOCOL, relay_address })).await;
-    let surroundings = Surroundings { children: children.clone(), replies };
-    Session { files, surroundings, programs: HashMap::new() }.run(reader).await
+    replies
+        .send(
+            0,
+            Reply::Hello(Hello {
+                protocol: PROTOCOL,
+                relay_address,
+            }),
+        )
+        .await;
+    let surroundings = Surroundings {
+        children: children.clone(),
+        replies,
+    };
+    Session {
+        files,
+        surroundings,
+        programs: HashMap::new(),
+    }
+    .run(reader)
+    .await
 }
 
 async fn write(mut writer: OwnedWriteHalf, mut waiting: mpsc::Receiver<Bytes>) {

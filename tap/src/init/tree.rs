@@ -1,5 +1,6 @@
 use super::children::Children;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -26,38 +27,81 @@ pub(super) async fn end_all(children: &Children) {
 /// from the services that earlier programs left running; all of these go with it.
 pub(super) async fn end_unguarded(children: &Children) {
     end(children, |processes| {
-        let guards = processes.children_of(getpid()).filter(|pid| children.is_awaited(*pid)).collect();
+        let guards = processes
+            .children_of(getpid())
+            .filter(|pid| children.is_awaited(*pid))
+            .collect();
         processes.below(getpid(), &guards)
     })
     .await;
 }
 
-/// Kills what `select` finds, again and again, until it finds nothing that lives. All are stopped first, so that
-/// none of them starts others meanwhile.
-async fn end(children: &Children, select: impl Fn(&Processes) -> Vec<Pid>) {
-    let mut stopped = HashSet::new();
+/// Ends everything below this process, for a guard that has lost its init.
+pub(crate) fn end_below_here() {
+    let mut hunt = Hunt::default();
     for _ in 0..MAX_PASSES {
-        let found = select(&Processes::read());
+        match hunt.pass(&Processes::read().below(getpid(), &HashSet::new())) {
+            Pass::Over => return,
+            Pass::Stopped => {}
+            Pass::Killed => std::thread::sleep(PAUSE),
+        }
+        while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
+        {
+        }
+    }
+}
+
+/// Kills what `select` finds, again and again, until it finds nothing that lives.
+async fn end(children: &Children, select: impl Fn(&Processes) -> Vec<Pid>) {
+    let mut hunt = Hunt::default();
+    for _ in 0..MAX_PASSES {
+        match hunt.pass(&select(&Processes::read())) {
+            Pass::Over => return,
+            Pass::Stopped => {}
+            Pass::Killed => tokio::time::sleep(PAUSE).await,
+        }
+        children.reap_now();
+    }
+}
+
+/// The end of processes that may start others meanwhile: all are stopped first, then all are killed.
+#[derive(Debug, Default)]
+struct Hunt {
+    stopped: HashSet<Pid>,
+}
+
+/// What one look at the processes came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    /// Some were seen for the first time, and stopped.
+    Stopped,
+    /// None was new; all were killed.
+    Killed,
+    /// There are none.
+    Over,
+}
+
+impl Hunt {
+    fn pass(&mut self, found: &[Pid]) -> Pass {
+        if found.is_empty() {
+            return Pass::Over;
+        }
         let mut fresh = false;
-        for pid in &found {
-            if stopped.insert(*pid) {
+        for pid in found {
+            if self.stopped.insert(*pid) {
                 let _ = kill(*pid, Signal::SIGSTOP);
                 fresh = true;
             }
         }
         if fresh {
-            continue;
+            return Pass::Stopped;
         }
-        if found.is_empty() {
-            return;
-        }
-        for pid in &found {
+        for pid in found {
             let _ = kill(*pid, Signal::SIGKILL);
         }
-        tokio::time::sleep(PAUSE).await;
-        children.reap_now();
         // A number may be given to another process; it is stopped anew then.
-        stopped.clear();
+        self.stopped.clear();
+        Pass::Killed
     }
 }
 
@@ -70,10 +114,16 @@ impl Processes {
     fn read() -> Self {
         let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse::<i32>().ok())
+            else {
                 continue;
             };
-            let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
+            let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else {
+                continue;
+            };
             if let Some((State::Alive, parent)) = parse(&stat) {
                 children.entry(parent).or_default().push(Pid::from_raw(pid));
             }
@@ -130,7 +180,10 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_text_does_not_confuse() {
-        assert_eq!(parse(b"17 (\xff\xfe) Z 5 17 17 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0"), Some((State::Dead, Pid::from_raw(5))));
+        assert_eq!(
+            parse(b"17 (\xff\xfe) Z 5 17 17 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0"),
+            Some((State::Dead, Pid::from_raw(5)))
+        );
     }
 
     #[test]

@@ -16,13 +16,17 @@ pub(super) fn list(list: &List, mut send: impl FnMut(Vec<FoundFile>)) -> Result<
     let root = PathBuf::from(&list.path);
     let metadata = std::fs::symlink_metadata(&root).map_err(|error| file_failure(&error))?;
     if !metadata.is_dir() {
-        return Err(not_regular(other_kind(metadata.mode()).unwrap_or("a regular file")));
+        return Err(not_regular(
+            other_kind(metadata.mode()).unwrap_or("a regular file"),
+        ));
     }
     let mut waiting = VecDeque::from([(root, 1u32)]);
     let mut batch = Vec::new();
     let (mut batch_bytes, mut count, mut truncated) = (0, 0u64, false);
     'directories: while let Some((directory, depth)) = waiting.pop_front() {
-        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        let Ok(entries) = std::fs::read_dir(&directory) else {
+            continue;
+        };
         for entry in entries.flatten() {
             let Ok(kind) = entry.file_type() else { continue };
             if kind.is_dir() && depth < list.max_depth {
@@ -40,7 +44,10 @@ pub(super) fn list(list: &List, mut send: impl FnMut(Vec<FoundFile>)) -> Result<
                 count += 1;
                 let path = entry.path().to_string_lossy().into_owned();
                 batch_bytes += path.len();
-                batch.push(FoundFile { path, size_bytes: metadata.len() });
+                batch.push(FoundFile {
+                    path,
+                    size_bytes: metadata.len(),
+                });
                 if batch_bytes >= BATCH_BYTES {
                     send(std::mem::take(&mut batch));
                     batch_bytes = 0;

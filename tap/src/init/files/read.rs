@@ -37,5 +37,10 @@ pub(super) fn read(read: &Read, mut send: impl FnMut(Bytes)) -> Result<(), Failu
 }
 
 fn too_large(size_bytes: u64) -> Failure {
-    Failure { kind: FailureKind::TooLarge, message: "over the limit".into(), errno: None, size_bytes }
+    Failure {
+        kind: FailureKind::TooLarge,
+        message: "over the limit".into(),
+        errno: None,
+        size_bytes,
+    }
 }

@@ -32,8 +32,18 @@ impl Writing {
         }
         std::fs::create_dir_all(folder)?;
         let temporary = temporary_path(folder, name, id);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        Ok(Self { file, temporary, path, mode, finished: false })
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        Ok(Self {
+            file,
+            temporary,
+            path,
+            mode,
+            finished: false,
+        })
     }
 
     pub(super) fn add(&mut self, bytes: &[u8]) -> Result<(), Failure> {
