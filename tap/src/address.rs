@@ -52,9 +52,9 @@ fn embedded(address: IpAddr) -> IpAddr {
         return address;
     };
     let v4 = match v6.segments() {
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-            (high, low)
-        }
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => (high, low),
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => (high, low),
         _ => return address,
     };
@@ -78,7 +78,10 @@ fn check_v4(v4: Ipv4Addr, shown: IpAddr) -> Result<(), RefusedAddress> {
 
 fn check_v6(v6: Ipv6Addr, shown: IpAddr) -> Result<(), RefusedAddress> {
     // AWS and Google, IPv6.
-    const METADATA: [[u16; 8]; 2] = [[0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]];
+    const METADATA: [[u16; 8]; 2] = [
+        [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254],
+        [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254],
+    ];
     if v6.is_unicast_link_local() {
         return Err(RefusedAddress::LinkLocal(shown));
     }
@@ -124,24 +127,50 @@ mod tests {
             "2002:a9fe:a9fe::1",
         ] {
             let refused = check(AddressPolicy::Operator, text).unwrap_err();
-            assert!(matches!(refused, RefusedAddress::LinkLocal(_)), "{text}: {refused}");
+            assert!(
+                matches!(refused, RefusedAddress::LinkLocal(_)),
+                "{text}: {refused}"
+            );
         }
-        for text in ["100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254", "fd20:ce::254"] {
+        for text in [
+            "100.100.100.200",
+            "192.0.0.192",
+            "168.63.129.16",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+        ] {
             let refused = check(AddressPolicy::Operator, text).unwrap_err();
-            assert!(matches!(refused, RefusedAddress::Metadata(_)), "{text}: {refused}");
+            assert!(
+                matches!(refused, RefusedAddress::Metadata(_)),
+                "{text}: {refused}"
+            );
         }
         for text in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "::", "ff02::1"] {
             let refused = check(AddressPolicy::Operator, text).unwrap_err();
-            assert!(matches!(refused, RefusedAddress::NotUnicast(_)), "{text}: {refused}");
+            assert!(
+                matches!(refused, RefusedAddress::NotUnicast(_)),
+                "{text}: {refused}"
+            );
         }
     }
 
     #[test]
     fn loopback_and_private_addresses_are_for_operators() {
-        for text in ["127.0.0.1", "::1", "10.0.0.1", "192.168.1.1", "100.64.0.1", "fd12::1", "::ffff:127.0.0.1"] {
+        for text in [
+            "127.0.0.1",
+            "::1",
+            "10.0.0.1",
+            "192.168.1.1",
+            "100.64.0.1",
+            "fd12::1",
+            "::ffff:127.0.0.1",
+        ] {
             assert_eq!(check(AddressPolicy::Operator, text), Ok(()), "{text}");
             let refused = check(AddressPolicy::Public, text).unwrap_err();
-            assert!(matches!(refused, RefusedAddress::NotPublic(_)), "{text}: {refused}");
+            assert!(
+                matches!(refused, RefusedAddress::NotPublic(_)),
+                "{text}: {refused}"
+            );
         }
         for text in ["1.1.1.1", "2606:4700::1111"] {
             assert_eq!(check(AddressPolicy::Public, text), Ok(()), "{text}");

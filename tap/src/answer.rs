@@ -2,7 +2,9 @@ use crate::reply::ReplyBody;
 use crate::session::{Access, Session};
 use bytes::Bytes;
 use dressage_wire::dialect::Dialect;
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, SET_COOKIE, UPGRADE};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, SET_COOKIE, UPGRADE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use std::error::Error;
 
@@ -44,12 +46,18 @@ impl ReplyHead {
         let mut headers = HeaderMap::with_capacity(response.headers().len());
         for (name, value) in response.headers() {
             let unwanted = NOT_PASSED_DOWN.contains(name)
-                || matches!(name.as_str(), "keep-alive" | "alt-svc" | "proxy-connection" | "proxy-authenticate");
+                || matches!(
+                    name.as_str(),
+                    "keep-alive" | "alt-svc" | "proxy-connection" | "proxy-authenticate"
+                );
             if !unwanted {
                 headers.append(name.clone(), value.clone());
             }
         }
-        Self { status: response.status(), headers }
+        Self {
+            status: response.status(),
+            headers,
+        }
     }
 
     pub(crate) fn json(status: StatusCode) -> Self {
@@ -64,7 +72,10 @@ impl ReplyHead {
     }
 
     pub(crate) fn event_stream(mut self) -> Self {
-        self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+        self.headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream; charset=utf-8"),
+        );
         self
     }
 
@@ -89,12 +100,17 @@ pub(crate) fn passed_up(agent: &HeaderMap) -> HeaderMap {
 
 /// The credential that a request carries, wherever its dialect puts it.
 pub(crate) fn credential(headers: &HeaderMap) -> Option<&[u8]> {
-    let bearer = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).and_then(|value| {
-        let (scheme, token) = value.split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
-    });
+    let bearer = headers
+        .get(AUTHORIZATION)
+        .map(HeaderValue::as_bytes)
+        .and_then(|value| {
+            let (scheme, token) = value.split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+        });
     bearer.or_else(|| {
-        let header = headers.get("x-api-key").or_else(|| headers.get("x-goog-api-key"))?;
+        let header = headers
+            .get("x-api-key")
+            .or_else(|| headers.get("x-goog-api-key"))?;
         Some(header.as_bytes())
     })
 }
@@ -124,7 +140,8 @@ pub(crate) fn error(dialect: &dyn Dialect, status: StatusCode, message: &str) ->
 
 /// An error of our own to a request of no dialect.
 pub(crate) fn plain(status: StatusCode, message: &str) -> Response<ReplyBody> {
-    let error = serde_json::json!({"message": message, "type": kind(status), "param": null, "code": status.as_u16()});
+    let error =
+        serde_json::json!({"message": message, "type": kind(status), "param": null, "code": status.as_u16()});
     let body = serde_json::json!({"error": error}).to_string();
     ReplyHead::json(status).respond(ReplyBody::Local(Some(body.into())))
 }

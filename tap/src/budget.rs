@@ -29,7 +29,9 @@ impl SpentBudget {
         match self {
             Self::Calls => "The budget of model calls for this task is spent. Stopping here.",
             Self::PromptTokens => "The budget of prompt tokens for this task is spent. Stopping here.",
-            Self::CompletionTokens => "The budget of completion tokens for this task is spent. Stopping here.",
+            Self::CompletionTokens => {
+                "The budget of completion tokens for this task is spent. Stopping here."
+            }
         }
     }
 }
@@ -45,7 +47,12 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(budgets: Budgets) -> Self {
-        Self { budgets, calls: 0, prompt_tokens: 0, completion_tokens: 0 }
+        Self {
+            budgets,
+            calls: 0,
+            prompt_tokens: 0,
+            completion_tokens: 0,
+        }
     }
 
     /// Counts a call that is about to be sent, if every budget bears it.
@@ -67,7 +74,11 @@ impl Meter {
     /// Counts the tokens of a finished call: as the endpoint counted, or ids where it did not.
     pub(crate) fn count(&mut self, call: &Call) {
         let prompt_ids = call.prompt_token_ids.as_ref().map_or(0, |ids| ids.len() as u64);
-        let completion_ids = call.completions.iter().map(|one| one.token_ids.len() as u64).sum();
+        let completion_ids = call
+            .completions
+            .iter()
+            .map(|one| one.token_ids.len() as u64)
+            .sum();
         let usage = call.meta.usage.unwrap_or_default();
         self.prompt_tokens += usage.prompt_tokens.max(prompt_ids);
         self.completion_tokens += usage.completion_tokens.max(completion_ids);

@@ -57,7 +57,10 @@ impl Session {
         config.set_max_num_streams(MOST_STREAMS);
         config.set_max_connection_receive_window(Some(UNREAD_BYTES));
         let heard = Arc::new(AtomicU64::new(0));
-        let io = Listening { io, heard: Arc::clone(&heard) };
+        let io = Listening {
+            io,
+            heard: Arc::clone(&heard),
+        };
         let mut channel = yamux::Connection::new(io.compat(), config, yamux::Mode::Server);
         let mut connections = JoinSet::new();
         let mut ping = tokio::time::interval_at(Instant::now() + PING, PING);
@@ -104,7 +107,11 @@ struct Listening<I> {
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Listening<I> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, into);
         let bytes = into.filled().len().saturating_sub(before);

@@ -46,7 +46,10 @@ impl Connector {
             .https_or_http()
             .enable_http1()
             .wrap_connector(transport);
-        Ok(Self { inner, timeout: endpoint.timeouts.connect })
+        Ok(Self {
+            inner,
+            timeout: endpoint.timeouts.connect,
+        })
     }
 
     /// What a proxy wants to see on each request that it forwards itself.
@@ -81,7 +84,10 @@ impl Service<Uri> for Connector {
 pub(crate) enum Transport {
     Direct(HttpConnector<Resolver>),
     /// The proxy reads the requests: `http` endpoints.
-    Forward { http: HttpConnector<Resolver>, proxy: Uri },
+    Forward {
+        http: HttpConnector<Resolver>,
+        proxy: Uri,
+    },
     /// The proxy passes bytes on: `https` endpoints.
     Tunnel(Tunnel<HttpConnector<Resolver>>),
 }
@@ -98,7 +104,10 @@ impl Transport {
             });
         }
         if !url.is_https() {
-            return Ok(Self::Forward { http, proxy: proxy.uri().clone() });
+            return Ok(Self::Forward {
+                http,
+                proxy: proxy.uri().clone(),
+            });
         }
         let tunnel = Tunnel::new(proxy.uri().clone(), http);
         Ok(Self::Tunnel(match proxy.basic_auth() {
@@ -122,15 +131,30 @@ impl Service<Uri> for Transport {
         match self {
             Self::Direct(http) => {
                 let connecting = http.call(uri);
-                Box::pin(async move { Ok(Wire { io: connecting.await?, forwarded: false }) })
+                Box::pin(async move {
+                    Ok(Wire {
+                        io: connecting.await?,
+                        forwarded: false,
+                    })
+                })
             }
             Self::Forward { http, proxy } => {
                 let connecting = http.call(proxy.clone());
-                Box::pin(async move { Ok(Wire { io: connecting.await?, forwarded: true }) })
+                Box::pin(async move {
+                    Ok(Wire {
+                        io: connecting.await?,
+                        forwarded: true,
+                    })
+                })
             }
             Self::Tunnel(tunnel) => {
                 let connecting = tunnel.call(uri);
-                Box::pin(async move { Ok(Wire { io: connecting.await?, forwarded: false }) })
+                Box::pin(async move {
+                    Ok(Wire {
+                        io: connecting.await?,
+                        forwarded: false,
+                    })
+                })
             }
         }
     }
@@ -149,7 +173,11 @@ impl Connection for Wire {
 }
 
 impl Read for Wire {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_read(cx, into)
     }
 }
@@ -181,11 +209,19 @@ impl Write for Wire {
 }
 
 fn proxy_for(endpoint: &Endpoint, url: &BaseUrl) -> Option<hyper_util::client::proxy::matcher::Intercept> {
-    let ProxyPolicy::Variables { https_proxy, http_proxy, no_proxy } = &endpoint.proxy else {
+    let ProxyPolicy::Variables {
+        https_proxy,
+        http_proxy,
+        no_proxy,
+    } = &endpoint.proxy
+    else {
         return None;
     };
     let text = |secret: &Option<secrecy::SecretString>| {
-        secret.as_ref().map(|secret| secret.expose_secret().to_owned()).unwrap_or_default()
+        secret
+            .as_ref()
+            .map(|secret| secret.expose_secret().to_owned())
+            .unwrap_or_default()
     };
     Matcher::builder()
         .https(text(https_proxy))
@@ -196,7 +232,9 @@ fn proxy_for(endpoint: &Endpoint, url: &BaseUrl) -> Option<hyper_util::client::p
 }
 
 fn tls_config(endpoint: &Endpoint) -> Result<ClientConfig, EndpointError> {
-    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let mut roots = RootCertStore {
+        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+    };
     if let Some(path) = &endpoint.ca_file {
         let pem = std::fs::read(path).map_err(|source| EndpointError::CaFile {
             endpoint: endpoint.name.clone(),
@@ -206,7 +244,10 @@ fn tls_config(endpoint: &Endpoint) -> Result<ClientConfig, EndpointError> {
         let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
         let (added, _) = roots.add_parsable_certificates(certificates);
         if added == 0 {
-            return Err(EndpointError::NoCertificate { endpoint: endpoint.name.clone(), path: path.clone() });
+            return Err(EndpointError::NoCertificate {
+                endpoint: endpoint.name.clone(),
+                path: path.clone(),
+            });
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());

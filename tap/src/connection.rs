@@ -83,7 +83,10 @@ where
 async fn answer(front: &impl Front, request: Request<Incoming>) -> Response<ReplyBody> {
     // Codex asks for a WebSocket first and falls back at once only on this status.
     if request.headers().contains_key(UPGRADE) {
-        return answer::plain(StatusCode::UPGRADE_REQUIRED, "connections are not upgraded here: use plain HTTP/1.1");
+        return answer::plain(
+            StatusCode::UPGRADE_REQUIRED,
+            "connections are not upgraded here: use plain HTTP/1.1",
+        );
     }
     let session = match front.session(&request) {
         Ok(session) => session,
@@ -91,13 +94,24 @@ async fn answer(front: &impl Front, request: Request<Incoming>) -> Response<Repl
     };
     let path = request.uri().path();
     if let Some((dialect, upstream_path)) = dressage_wire::dialect::route(request.method().as_str(), path) {
-        return forward(&session, Route { dialect, upstream_path }, request).await;
+        return forward(
+            &session,
+            Route {
+                dialect,
+                upstream_path,
+            },
+            request,
+        )
+        .await;
     }
     if !answer::is_authorised(&session, request.headers()) {
         return answer::unauthorised();
     }
     match (request.method(), path.strip_prefix("/v1").unwrap_or(path)) {
         (&Method::GET | &Method::HEAD, "/models") => models::list(&session).await,
-        (method, _) => answer::plain(StatusCode::NOT_FOUND, &format!("nothing answers {method} {path} here")),
+        (method, _) => answer::plain(
+            StatusCode::NOT_FOUND,
+            &format!("nothing answers {method} {path} here"),
+        ),
     }
 }

@@ -171,7 +171,11 @@ pub fn with_version(url: &str) -> String {
     let versioned = last
         .strip_prefix('v')
         .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
-    if versioned { url.to_owned() } else { format!("{url}/v1") }
+    if versioned {
+        url.to_owned()
+    } else {
+        format!("{url}/v1")
+    }
 }
 
 /// Scheme, host and path of a base URL, checked.
@@ -185,11 +189,15 @@ pub(crate) struct BaseUrl {
 impl BaseUrl {
     pub(crate) fn parse(endpoint: &Endpoint) -> Result<Self, EndpointError> {
         let name = || endpoint.name.clone();
-        let unusable = |problem| EndpointError::UnusableUrl { endpoint: name(), problem };
+        let unusable = |problem| EndpointError::UnusableUrl {
+            endpoint: name(),
+            problem,
+        };
         let text = endpoint.base_url.trim().trim_end_matches('/');
-        let uri: Uri = text
-            .parse()
-            .map_err(|source| EndpointError::BadUrl { endpoint: name(), source })?;
+        let uri: Uri = text.parse().map_err(|source| EndpointError::BadUrl {
+            endpoint: name(),
+            source,
+        })?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return Err(unusable("does not start with http:// or https://"));
         }
@@ -198,7 +206,9 @@ impl BaseUrl {
             return Err(unusable("names no host"));
         }
         if authority.as_str().contains('@') {
-            return Err(unusable("carries a user name or password, which belong into the key or a header"));
+            return Err(unusable(
+                "carries a user name or password, which belong into the key or a header",
+            ));
         }
         if uri.query().is_some() {
             return Err(unusable("carries a query"));
@@ -208,9 +218,15 @@ impl BaseUrl {
             endpoint
                 .address_policy
                 .check(address)
-                .map_err(|source| EndpointError::Refused { endpoint: name(), source })?;
+                .map_err(|source| EndpointError::Refused {
+                    endpoint: name(),
+                    source,
+                })?;
         }
-        Ok(Self { text: text.to_owned(), uri })
+        Ok(Self {
+            text: text.to_owned(),
+            uri,
+        })
     }
 
     /// The URL of an operation such as `/chat/completions`.

@@ -47,13 +47,19 @@ pub(crate) enum SendError {
 
 impl SendError {
     pub(crate) fn from_client(error: hyper_util::client::legacy::Error) -> Self {
-        if error.is_connect() { Self::Connect(error) } else { Self::Closed(error) }
+        if error.is_connect() {
+            Self::Connect(error)
+        } else {
+            Self::Closed(error)
+        }
     }
 
     /// What the agent gets.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::HeaderTimeout(_) | Self::IdleTimeout(_) | Self::RequestTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
+            Self::HeaderTimeout(_) | Self::IdleTimeout(_) | Self::RequestTimeout(_) => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
             Self::Path(_) => StatusCode::BAD_REQUEST,
             _ => StatusCode::BAD_GATEWAY,
         }
@@ -61,12 +67,19 @@ impl SendError {
 
     /// Whether a reply had begun.
     pub(crate) fn is_cut(&self) -> bool {
-        matches!(self, Self::Cut(_) | Self::IdleTimeout(_) | Self::RequestTimeout(_) | Self::TooLarge(_))
+        matches!(
+            self,
+            Self::Cut(_) | Self::IdleTimeout(_) | Self::RequestTimeout(_) | Self::TooLarge(_)
+        )
     }
 
     /// The endpoint, what happened, its causes, and what may help. No part of it holds a key.
     pub(crate) fn message(&self, upstream: &Upstream) -> String {
-        let mut message = format!("endpoint `{}` ({}): {self}", upstream.endpoint().name, upstream.base_url());
+        let mut message = format!(
+            "endpoint `{}` ({}): {self}",
+            upstream.endpoint().name,
+            upstream.base_url()
+        );
         let mut said = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
@@ -92,7 +105,9 @@ impl SendError {
             Self::Connect(error) => connect_hint(error),
             Self::HeaderTimeout(_) => Some("is the server overloaded, or its header timeout too short?"),
             Self::Redirect { .. } => Some("put the URL that it redirects to into the base URL"),
-            Self::ContentType { .. } => Some("does the base URL lead to an OpenAI-compatible API? It often ends in /v1"),
+            Self::ContentType { .. } => {
+                Some("does the base URL lead to an OpenAI-compatible API? It often ends in /v1")
+            }
             _ => None,
         }
     }

@@ -26,7 +26,11 @@ pub(crate) struct Route {
 }
 
 /// Carries one call from the agent's request to the reply that the agent gets.
-pub(crate) async fn forward(session: &Arc<Session>, route: Route, request: Request<Incoming>) -> Response<ReplyBody> {
+pub(crate) async fn forward(
+    session: &Arc<Session>,
+    route: Route,
+    request: Request<Incoming>,
+) -> Response<ReplyBody> {
     let arrived = Instant::now();
     let (head, body) = request.into_parts();
 
@@ -38,7 +42,9 @@ pub(crate) async fn forward(session: &Arc<Session>, route: Route, request: Reque
     // Read.
     let (body, room) = match request::read(session, body).await {
         Ok(read) => read,
-        Err(Unread::Gone) => return answer::error(route.dialect, StatusCode::BAD_REQUEST, &Unread::Gone.to_string()),
+        Err(Unread::Gone) => {
+            return answer::error(route.dialect, StatusCode::BAD_REQUEST, &Unread::Gone.to_string());
+        }
         Err(error) => {
             let mut call = OpenCall::start(session, route.dialect, arrived, Bytes::new(), session.room());
             call.identify(&head.headers);
@@ -51,7 +57,14 @@ pub(crate) async fn forward(session: &Arc<Session>, route: Route, request: Reque
     // Prepare.
     let outbound = match Outbound::prepare(session, route, &call, head.headers) {
         Ok(outbound) => outbound,
-        Err(error) => return refuse(call, route.dialect, StatusCode::BAD_REQUEST, answer::chain(&error)),
+        Err(error) => {
+            return refuse(
+                call,
+                route.dialect,
+                StatusCode::BAD_REQUEST,
+                answer::chain(&error),
+            );
+        }
     };
     call.describe(&outbound.agent_headers, &outbound.prepared.facts);
 
@@ -61,7 +74,10 @@ pub(crate) async fn forward(session: &Arc<Session>, route: Route, request: Reque
     }
 
     // Send, relay, record.
-    let keep_alive = session.config.keep_alive.filter(|_| outbound.prepared.facts.streamed);
+    let keep_alive = session
+        .config
+        .keep_alive
+        .filter(|_| outbound.prepared.facts.streamed);
     let sending = Box::pin(outbound.send(Arc::clone(session), call));
     ReplyBody::relay(session, route.dialect, sending, keep_alive).await
 }
@@ -74,9 +90,20 @@ fn refuse(call: OpenCall, dialect: &dyn Dialect, status: StatusCode, message: St
 }
 
 /// Answers in the endpoint's place, in the form the agent asked for.
-fn answer_from_budget(call: OpenCall, dialect: &dyn Dialect, facts: &RequestFacts, text: &str) -> Response<ReplyBody> {
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let whole = RequestFacts { streamed: false, ..facts.clone() };
+fn answer_from_budget(
+    call: OpenCall,
+    dialect: &dyn Dialect,
+    facts: &RequestFacts,
+    text: &str,
+) -> Response<ReplyBody> {
+    let created = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    let whole = RequestFacts {
+        streamed: false,
+        ..facts.clone()
+    };
     let mut captured = nothing_captured(CallEnd::Budget, None);
     captured.response = dialect.assistant_reply(text, &whole, created);
     captured.flags = vec![Flag::Budget];

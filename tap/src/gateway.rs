@@ -61,8 +61,17 @@ impl Gateway {
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let front = Directory { hosts, sessions: Mutex::default(), health: Box::new(health) };
-        Ok(Self { listener, address, front: Arc::new(front), connections: TaskTracker::new() })
+        let front = Directory {
+            hosts,
+            sessions: Mutex::default(),
+            health: Box::new(health),
+        };
+        Ok(Self {
+            listener,
+            address,
+            front: Arc::new(front),
+            connections: TaskTracker::new(),
+        })
     }
 
     /// Where it listens.
@@ -90,7 +99,8 @@ impl Gateway {
                 Ok((socket, _)) => {
                     // Events are small and must not wait for each other.
                     let _ = socket.set_nodelay(true);
-                    self.connections.spawn(serve(Arc::clone(&self.front), socket, stop.clone()));
+                    self.connections
+                        .spawn(serve(Arc::clone(&self.front), socket, stop.clone()));
                 }
                 // Out of descriptors: those in use become free, and this connection waits in the kernel.
                 Err(error) => {
@@ -108,7 +118,9 @@ impl Front for Directory {
     fn session(&self, request: &Request<Incoming>) -> Result<Arc<Session>, Box<Response<ReplyBody>>> {
         let headers = request.headers();
         let called = request.uri().authority().map(http::uri::Authority::as_str);
-        let host = called.or_else(|| headers.get(HOST)?.to_str().ok()).unwrap_or_default();
+        let host = called
+            .or_else(|| headers.get(HOST)?.to_str().ok())
+            .unwrap_or_default();
         if !self.hosts.allow(host) {
             let message = format!("this server does not answer to the host name {host:?}");
             return Err(Box::new(answer::plain(StatusCode::MISDIRECTED_REQUEST, &message)));
@@ -122,10 +134,13 @@ impl Front for Directory {
         }
         let given = answer::credential(headers);
         let sessions = lock(&self.sessions);
-        let found = sessions.iter().filter_map(Weak::upgrade).find(|session| match session.config.access {
-            Access::Anyone => true,
-            Access::Token => given.is_some_and(|given| session.is_token(given.trim_ascii())),
-        });
+        let found = sessions
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|session| match session.config.access {
+                Access::Anyone => true,
+                Access::Token => given.is_some_and(|given| session.is_token(given.trim_ascii())),
+            });
         found.ok_or_else(|| Box::new(answer::unauthorised()))
     }
 }
@@ -134,9 +149,9 @@ impl Directory {
     fn health(&self) -> Response<ReplyBody> {
         let body = match (self.health)() {
             Health::Ok => Bytes::from_static(br#"{"status":"ok"}"#),
-            Health::Degraded(reason) => {
-                serde_json::json!({"status": "degraded", "reason": reason}).to_string().into()
-            }
+            Health::Degraded(reason) => serde_json::json!({"status": "degraded", "reason": reason})
+                .to_string()
+                .into(),
         };
         ReplyHead::json(StatusCode::OK).respond(ReplyBody::Local(Some(body)))
     }

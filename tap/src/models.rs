@@ -14,7 +14,9 @@ pub(crate) async fn list(session: &Session) -> Response<ReplyBody> {
         return ReplyHead::json(StatusCode::OK).respond(ReplyBody::Local(Some(list.to_string().into())));
     }
     let asking = async {
-        let response = upstream.send(Method::GET, "/models", HeaderMap::new(), Bytes::new()).await?;
+        let response = upstream
+            .send(Method::GET, "/models", HeaderMap::new(), Bytes::new())
+            .await?;
         let head = ReplyHead::of(&response);
         let body = send::read(session, response, None, |_| {}).await?;
         Ok((head, upstream.redact(body)))

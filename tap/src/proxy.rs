@@ -59,17 +59,20 @@ const SIGNS: AgentSigns = AgentSigns {
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let arguments = match arguments::parse(arguments, |name| std::env::var_os(name)) {
         Ok(Command::Help) => {
-            println!("{}", arguments::HELP);
+            say(&mut std::io::stdout(), arguments::HELP.trim_end());
             return ExitCode::SUCCESS;
         }
         Ok(Command::Version) => {
-            println!("dressage-tap {}", env!("CARGO_PKG_VERSION"));
+            say(
+                &mut std::io::stdout(),
+                concat!("dressage-tap ", env!("CARGO_PKG_VERSION")),
+            );
             return ExitCode::SUCCESS;
         }
         Ok(Command::Serve(arguments)) => arguments,
         Err(error) => {
-            eprintln!("dressage-tap proxy: {error}");
-            eprintln!("`dressage-tap proxy --help` lists the flags");
+            let help = "`dressage-tap proxy --help` lists the flags";
+            complain(&format!("{error}\n{help}"));
             return ExitCode::from(2);
         }
     };
@@ -81,10 +84,19 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dressage-tap proxy: {}", crate::answer::chain(&*error));
+            complain(&crate::answer::chain(&*error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line. Nobody may be reading, which is no reason to end.
+fn say(to: &mut dyn Write, line: &str) {
+    let _ = writeln!(to, "{line}").and_then(|()| to.flush());
+}
+
+fn complain(message: &str) {
+    say(&mut std::io::stderr(), &format!("dressage-tap proxy: {message}"));
 }
 
 async fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
@@ -92,10 +104,10 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     if arguments.key_in_arguments {
-        eprintln!(
-            "dressage-tap proxy: warning: a key in the arguments is visible to every process; put it into {}",
+        complain(&format!(
+            "warning: a key in the arguments is visible to every process; put it into {}",
             arguments::KEY_VARIABLE
-        );
+        ));
     }
     let trace = Arc::new(Trace::open(&arguments.trace)?);
     let session = session(&arguments, Arc::clone(&trace))?;
@@ -109,8 +121,10 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         .map_err(|error| format!("{} cannot be listened on: {error}", arguments.address))?;
     gateway.admit(&session);
     session.open();
-    // Nobody may be reading: that is no reason to end.
-    let _ = writeln!(std::io::stdout(), "listening on http://{}/v1", gateway.address());
+    say(
+        &mut std::io::stdout(),
+        &format!("listening on http://{}/v1", gateway.address()),
+    );
     let stop = CancellationToken::new();
     let mut serving = std::pin::pin!(gateway.serve(stop.clone()));
     tokio::select! {

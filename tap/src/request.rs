@@ -31,7 +31,9 @@ impl Unread {
 /// Reads the body of a request, within the session's limits. What it takes is held as long as the room is.
 pub(crate) async fn read(session: &Session, mut body: Incoming) -> Result<(Bytes, Room), Unread> {
     let limits = session.config.limits;
-    let too_large = Unread::TooLarge { limit_bytes: limits.request_bytes };
+    let too_large = Unread::TooLarge {
+        limit_bytes: limits.request_bytes,
+    };
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limits.request_bytes {
         return Err(too_large);
@@ -46,7 +48,9 @@ pub(crate) async fn read(session: &Session, mut body: Incoming) -> Result<(Bytes
             return Err(too_large);
         }
         if !room.take(data.len()) {
-            return Err(Unread::NoRoom { limit_bytes: limits.requests_bytes });
+            return Err(Unread::NoRoom {
+                limit_bytes: limits.requests_bytes,
+            });
         }
         if whole.is_empty() {
             if data.len() == announced {

@@ -36,7 +36,10 @@ pub(crate) struct Streaming {
 
 enum Phase {
     /// The call goes on.
-    Live { call: OpenCall, capture: Box<dyn StreamCapture> },
+    Live {
+        call: OpenCall,
+        capture: Box<dyn StreamCapture>,
+    },
     /// The last event was there and the call is recorded; what is awaited is the end of the body.
     Trailing { until: Instant },
     /// There is nothing more to come.
@@ -60,7 +63,14 @@ impl Streaming {
         dialect: &'static dyn Dialect,
         keep_alive: Option<Duration>,
     ) -> (ReplyHead, Self) {
-        let LiveStream { call, head, body, capture, upstream, deadline } = stream;
+        let LiveStream {
+            call,
+            head,
+            body,
+            capture,
+            upstream,
+            deadline,
+        } = stream;
         let now = Instant::now();
         let timeouts = upstream.endpoint().timeouts;
         let waits = Waits {
@@ -72,7 +82,18 @@ impl Streaming {
             sent: now,
         };
         let phase = Phase::Live { call, capture };
-        (head, Self { dialect, upstream, body, out: BytesMut::new(), phase, waits, timer: None })
+        (
+            head,
+            Self {
+                dialect,
+                upstream,
+                body,
+                out: BytesMut::new(),
+                phase,
+                waits,
+                timer: None,
+            },
+        )
     }
 
     /// The next part for the agent; `None` at the end, when the call is recorded.
@@ -120,7 +141,9 @@ impl Streaming {
             self.end(StreamEnd::Cut, Some(error.to_string()));
         } else if seen.done {
             self.end(StreamEnd::EndOfBody, None);
-            self.phase = Phase::Trailing { until: self.waits.received + TRAILING };
+            self.phase = Phase::Trailing {
+                until: self.waits.received + TRAILING,
+            };
         }
     }
 
@@ -140,7 +163,10 @@ impl Streaming {
         if captured.end != CallEnd::Complete {
             captured.error = message.or(captured.error);
             if !told {
-                let message = captured.error.as_deref().unwrap_or("the endpoint's stream ended before its reply did");
+                let message = captured
+                    .error
+                    .as_deref()
+                    .unwrap_or("the endpoint's stream ended before its reply did");
                 self.out.extend_from_slice(&self.dialect.error_event(message));
             }
         }
@@ -154,7 +180,11 @@ impl Streaming {
         };
         // Agents may leave when they have the last of what matters to them, without waiting for the last event.
         let has_it_all = capture.seen().finished && !capture.holds() && self.out.is_empty();
-        let end = if has_it_all { StreamEnd::EndOfBody } else { StreamEnd::DownstreamGone };
+        let end = if has_it_all {
+            StreamEnd::EndOfBody
+        } else {
+            StreamEnd::DownstreamGone
+        };
         call.finish(capture.finish(end, &mut BytesMut::new()));
     }
 
@@ -162,7 +192,9 @@ impl Streaming {
     fn wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let due = self.due();
         if due > Instant::now() {
-            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
             // Set anew only where it would ring late. Ringing early costs a look, setting it at each event more.
             if timer.deadline() > due {
                 timer.as_mut().reset(due);
@@ -191,7 +223,10 @@ impl Streaming {
         let idle = waits.received + waits.idle;
         let held = capture.holds().then(|| waits.received + HOLD);
         let silent = waits.keep_alive.map(|every| waits.sent + every);
-        [waits.deadline, held, silent].into_iter().flatten().fold(idle, Instant::min)
+        [waits.deadline, held, silent]
+            .into_iter()
+            .flatten()
+            .fold(idle, Instant::min)
     }
 
     fn act(&mut self, now: Instant) {

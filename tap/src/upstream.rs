@@ -134,7 +134,11 @@ impl Upstream {
     /// Takes the endpoint's key out of a text, should the endpoint have put it there: what it says is passed on to
     /// agents and stored.
     pub(crate) fn redact(&self, body: Bytes) -> Bytes {
-        let secrets = self.endpoint.api_key.iter().chain(self.endpoint.headers.iter().map(|(_, value)| value));
+        let secrets = self
+            .endpoint
+            .api_key
+            .iter()
+            .chain(self.endpoint.headers.iter().map(|(_, value)| value));
         let mut body = body;
         for secret in secrets.map(ExposeSecret::expose_secret) {
             // Shorter ones are no secrets, and would be found everywhere.
@@ -164,7 +168,10 @@ fn field(change: &Change) -> &str {
 }
 
 fn headers(endpoint: &Endpoint, url: &BaseUrl) -> Result<HeaderMap, EndpointError> {
-    let bad = |what: String| EndpointError::BadHeader { endpoint: endpoint.name.clone(), what };
+    let bad = |what: String| EndpointError::BadHeader {
+        endpoint: endpoint.name.clone(),
+        what,
+    };
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // A compressed reply could be neither captured nor stripped as it comes.

@@ -7,7 +7,7 @@ use dressage_wire::call::Call;
 use dressage_wire::ids::CallId;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -83,12 +83,8 @@ impl CallSink for Trace {
             state.lost += 1;
             let problem = error.to_string();
             if state.problem.as_ref() != Some(&problem) {
-                // Standard error may be closed; there is nobody else to tell.
-                let _ = writeln!(
-                    io::stderr(),
-                    "dressage-tap proxy: a call is not in the trace {}: {problem}",
-                    self.path.display()
-                );
+                let path = self.path.display();
+                super::complain(&format!("a call is not in the trace {path}: {problem}"));
             }
             state.problem = Some(problem);
         }

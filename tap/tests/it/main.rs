@@ -26,3 +26,5 @@ mod gateways;
 mod endpoints;
 
 mod proxy;
+
+mod static_program;
