@@ -7,6 +7,7 @@ use dressage_testkit::bench::measurement::{self, MeasureError, Measurement};
 use dressage_testkit::bench::proxies::{AskedBy, Load, Proxy, SCENARIOS, Scenario, start_upstream};
 use dressage_testkit::bench::report::{Machine, Results, SECTION_BEGIN, SECTION_END, replace_section};
 use dressage_testkit::bench::startup::Startup;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::PoisonError;
@@ -79,7 +80,6 @@ fn run(options: &Options) -> Result<(), BenchError> {
     let (results, goals) = measured?;
     removed?;
     let markdown = results.markdown(&goals);
-    println!("{markdown}");
     if let Some(path) = &options.json {
         let json = serde_json::to_string_pretty(&results).unwrap_or_default();
         std::fs::write(path, json + "\n").map_err(io("write", path))?;
@@ -90,7 +90,7 @@ fn run(options: &Options) -> Result<(), BenchError> {
             replace_section(&page, &markdown).ok_or_else(|| BenchError::NoSection { path: path.clone() })?;
         std::fs::write(path, page).map_err(io("write", path))?;
     }
-    Ok(())
+    writeln!(std::io::stdout(), "{markdown}").map_err(io("print to", Path::new("standard output")))
 }
 
 fn measure(options: &Options, directory: &Path) -> Result<(Results, Vec<Goal>), BenchError> {

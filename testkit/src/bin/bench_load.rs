@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use dressage_testkit::bench::load::{LoadOptions, run};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -53,8 +54,9 @@ async fn main() -> ExitCode {
         watched: options.watch,
     })
     .await;
-    println!("{}", serde_json::to_string(&report).unwrap_or_default());
-    if report.errors == 0 && report.turns > 0 {
+    let line = serde_json::to_string(&report).unwrap_or_default();
+    let printed = writeln!(std::io::stdout(), "{line}");
+    if printed.is_ok() && report.errors == 0 && report.turns > 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

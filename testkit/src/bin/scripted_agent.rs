@@ -2,13 +2,18 @@
 //! [--misbehave NAME,…] < prompt`. Also takes the arguments and the configuration of `opencode run`.
 
 use dressage_testkit::agent::{AgentOptions, run};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let variable = |name: &str| std::env::var(name).ok();
     if std::env::args().nth(1).as_deref() == Some("--version") {
-        println!("{}", env!("CARGO_PKG_VERSION"));
-        return ExitCode::SUCCESS;
+        let printed = writeln!(std::io::stdout(), "{}", env!("CARGO_PKG_VERSION"));
+        return if printed.is_ok() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        };
     }
     let options = match AgentOptions::read(std::env::args().skip(1), &variable) {
         Ok(options) => options,

@@ -3,6 +3,7 @@
 use clap::Parser;
 use dressage_testkit::fault::FaultPlan;
 use dressage_testkit::model::{PresetScript, Script, ScriptedModelConfig, ScriptedTurns, serve};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -48,6 +49,8 @@ enum ServeError {
     },
     #[error("cannot listen on port {port} of 127.0.0.1: {source}")]
     Listen { port: u16, source: std::io::Error },
+    #[error("cannot print the base URL: {source}")]
+    Print { source: std::io::Error },
     #[error("cannot wait for an interrupt: {source}")]
     Interrupt { source: std::io::Error },
 }
@@ -83,7 +86,8 @@ async fn run(options: Options) -> Result<(), ServeError> {
         .await
         .map_err(listen)?;
     let model = serve(listener, config).map_err(listen)?;
-    println!("{}", model.base_url());
+    let print = |source| ServeError::Print { source };
+    writeln!(std::io::stdout(), "{}", model.base_url()).map_err(print)?;
     tokio::signal::ctrl_c()
         .await
         .map_err(|source| ServeError::Interrupt { source })?;
