@@ -187,7 +187,6 @@ pub enum Origin {
 pub struct Environment {
     process: BTreeMap<String, String>,
     dot_env: BTreeMap<String, String>,
-    dot_env_path: Option<PathBuf>,
 }
 
 /// The environment could not be read.
@@ -229,11 +228,7 @@ impl Environment {
             .map_err(broken)?
             .collect::<Result<_, _>>()
             .map_err(broken)?;
-        Ok(Self {
-            process,
-            dot_env,
-            dot_env_path: Some(path),
-        })
+        Ok(Self { process, dot_env })
     }
 
     /// A variable's value, and where it came from. Variables that are not in the table (names that the user chose for
@@ -265,12 +260,6 @@ impl Environment {
         names.iter().find_map(|name| self.get(name))
     }
 
-    /// The `.env` file that was read.
-    #[must_use]
-    pub fn dot_env_path(&self) -> Option<&Path> {
-        self.dot_env_path.as_deref()
-    }
-
     /// An environment made of given values.
     #[cfg(test)]
     pub fn of(process: &[(&str, &str)], dot_env: &[(&str, &str)]) -> Self {
@@ -283,7 +272,6 @@ impl Environment {
         Self {
             process: owned(process),
             dot_env: owned(dot_env),
-            dot_env_path: None,
         }
     }
 }

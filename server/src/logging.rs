@@ -57,7 +57,7 @@ pub fn start(globals: &Globals, environment: &Environment, terminal: &Terminal) 
         (false, 2) => "debug",
         (false, _) => "trace",
     };
-    let directives = environment.get(names::LOG).unwrap_or(&by_options);
+    let directives = environment.get(names::LOG).unwrap_or(by_options);
     let filter = EnvFilter::builder()
         .parse(directives)
         .map_err(|source| LoggingError { source })?;

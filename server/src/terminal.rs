@@ -146,7 +146,6 @@ impl Terminal {
 
 impl Terminal {
     /// A writer of log lines, past the bars.
-    #[must_use]
     pub fn log_writer(&self) -> impl Fn() -> LogWriter + Send + Sync + 'static {
         let terminal = self.clone();
         move || LogWriter {

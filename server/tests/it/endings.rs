@@ -60,7 +60,7 @@ fn the_first_interrupt_cancels_cleans_up_and_says_what_was_done() {
     running.signal(Signal::SIGINT);
     let ran = running.wait().expect(130);
     assert!(
-        ran.err.contains("stopping: 1 rollouts are cancelled"),
+        ran.err.contains("stopping: 1 rollout is cancelled"),
         "{}",
         ran.err
     );
