@@ -8,6 +8,16 @@ const PROVIDER: &str = "dressage";
 /// Tools that OpenCode knows only by one permission, `edit`, for them all. [`hider`] tells them apart.
 const EDIT_TOOLS: [&str; 3] = ["edit", "write", "apply_patch"];
 
+/// Before it loads any plugin, OpenCode waits until npm has installed its plugin library into the configuration
+/// folder: half a minute, and for nothing without a network. These files say that it is there; ours does not use it.
+const INSTALLED: [(&str, &str); 2] = [
+    (".config/opencode/node_modules/.keep", ""),
+    (
+        ".config/opencode/package-lock.json",
+        r#"{"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}"#,
+    ),
+];
+
 /// What Linux takes as one environment variable, with its name.
 const VARIABLE_MAX_BYTES: usize = 128 * 1024 - 64;
 
@@ -78,6 +88,9 @@ pub(super) fn files(request: &LaunchRequest<'_>) -> Vec<PlannedFile> {
     let hidden = Tools::wanted(request).hidden;
     if !hidden.is_empty() {
         files.push(file(hider_path(request.home), hider(&hidden)));
+        files.extend(
+            INSTALLED.map(|(path, content)| file(format!("{}/{path}", request.home), content.into())),
+        );
     }
     files
 }
