@@ -1,64 +1,89 @@
-//! How long a `local` sandbox takes to boot, to separate and to go: medians over 100, as lines of JSON.
+//! How long a sandbox of each backend takes to boot, to run a command, and to be gone: the median of 100, one at a time.
+//!
+//! Needs DRESSAGE_TAP_BINARY, the static `dressage-tap`.
 
-#![allow(
-    missing_docs,
-    dead_code,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a benchmark ends at the first surprise, and shares the tests' world"
-)]
-
-#[path = "../tests/it/world.rs"]
-mod world;
-
+use dressage_sandbox::lease::Owner;
+use dressage_sandbox::{Backend, BackendConfig, Command, OutputSink, SandboxSpec, Size, registry};
+use dressage_wire::event::OutputStream;
+use dressage_wire::ids::SandboxId;
+use dressage_wire::task::NetworkPolicy;
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const SANDBOXES: usize = 100;
+const ROUNDS: usize = 100;
 
-fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let world = world::World::new();
-        let backend = world.backend("local");
-        let (mut boots, mut separations, mut kills) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..SANDBOXES {
-            let since = Instant::now();
-            let mut spec = world::spec();
-            spec.relay_port = Some(7000);
-            let sandbox = backend.create(spec).await.unwrap();
-            boots.push(since.elapsed());
-            let since = Instant::now();
-            sandbox
-                .separate(&["/home/user/logs/verifier".into()])
-                .await
-                .unwrap();
-            separations.push(since.elapsed());
-            let since = Instant::now();
-            sandbox.kill().await.unwrap();
-            kills.push(since.elapsed());
-        }
-        println!(
-            r#"{{"metric": "boot_median_ms", "value": {:.2}, "at_most": 50}}"#,
-            median_ms(boots)
-        );
-        println!(
-            r#"{{"metric": "separate_median_ms", "value": {:.2}}}"#,
-            median_ms(separations)
-        );
-        println!(
-            r#"{{"metric": "kill_median_ms", "value": {:.2}}}"#,
-            median_ms(kills)
-        );
-    });
+struct Nowhere;
+
+impl OutputSink for Nowhere {
+    fn write(&self, _: OutputStream, _: &[u8]) {}
 }
 
-fn median_ms(mut times: Vec<Duration>) -> f64 {
-    times.sort();
-    times[times.len() / 2].as_secs_f64() * 1e3
+fn spec() -> SandboxSpec {
+    SandboxSpec {
+        id: SandboxId::new(),
+        image: None,
+        home: "/home/user".into(),
+        env: BTreeMap::new(),
+        network: NetworkPolicy::None,
+        size: Size {
+            memory_bytes: 1 << 30,
+            cpus: 2.0,
+            pids: 128,
+        },
+        assets: Vec::new(),
+        labels: BTreeMap::new(),
+        lifetime: Duration::from_secs(600),
+        relay_port: Some(7000),
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+async fn measure(backend: &dyn Backend) -> Result<[Duration; 3], Box<dyn std::error::Error>> {
+    let (mut boot, mut run, mut end) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let begun = Instant::now();
+        let sandbox = backend.create(spec()).await?;
+        boot.push(begun.elapsed());
+        let begun = Instant::now();
+        let command = Command {
+            argv: vec!["/usr/bin/true".into()],
+            ..Command::default()
+        };
+        sandbox.exec(command, Arc::new(Nowhere)).await?;
+        run.push(begun.elapsed());
+        let begun = Instant::now();
+        sandbox.kill().await?;
+        end.push(begun.elapsed());
+    }
+    Ok([median(boot), median(run), median(end)])
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let tap_binary = std::env::var_os("DRESSAGE_TAP_BINARY").ok_or("DRESSAGE_TAP_BINARY is not set")?;
+    let folder = tempfile::tempdir()?;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
+    let config = BackendConfig {
+        data_dir: folder.path().join("data"),
+        cache_dir: folder.path().join("cache"),
+        tap_binary: tap_binary.into(),
+        bubblewrap: None,
+        ripgrep: None,
+        owner: Arc::new(Owner::acquire(&folder.path().join("data"))?),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    println!("median of {ROUNDS}   boot      command   end");
+    for entry in registry() {
+        let backend = (entry.make)(&config)?;
+        let [boot, run, end] = runtime.block_on(measure(&*backend))?;
+        println!("{:<15} {boot:>8.1?}  {run:>8.1?}  {end:>8.1?}", entry.name);
+    }
+    Ok(())
 }

@@ -27,6 +27,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
+const ENDED: &str = "its init has ended";
+
 /// A connection to an init. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -345,8 +347,10 @@ async fn next_frame(reader: &mut OwnedReadHalf, buffer: &mut BytesMut) -> Result
             Err(error) => return Err(format!("its init sent something else than frames: {error}")),
         }
         match reader.read_buf(buffer).await {
-            Ok(0) => return Err("its init has ended".into()),
+            Ok(0) => return Err(ENDED.into()),
             Ok(_) => {}
+            // How the end looks when it had not read all that was sent to it.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Err(ENDED.into()),
             Err(error) => return Err(format!("the connection to its init broke: {error}")),
         }
     }

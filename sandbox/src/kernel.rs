@@ -6,7 +6,7 @@
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigHandler, SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
 use std::ffi::{CStr, CString};
@@ -79,6 +79,7 @@ pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
             setuid(Uid::from_raw(id))?;
         }
         umask(Mode::S_IWGRP | Mode::S_IWOTH);
+        default_signals()?;
         if setup.death == Death::WithParent {
             // After setuid, which clears it.
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -95,6 +96,16 @@ pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
     unsafe {
         command.pre_exec(prepare);
     }
+}
+
+/// Undoes what this process inherited or did to its signals: a server under nohup ignores some, and an agent's programs are
+/// not to.
+fn default_signals() -> nix::Result<()> {
+    for signal in Signal::iterator().filter(|signal| !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP)) {
+        // SAFETY: the default action runs no code of ours.
+        unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }?;
+    }
+    SigSet::empty().thread_set_mask()
 }
 
 /// Has every descriptor from `first` on closed by an exec.

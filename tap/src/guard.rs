@@ -77,11 +77,12 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let mut command = Command::new(program);
     // A group of its own: `kill 0` in the program does not reach the guard.
     command.args(arguments).process_group(0);
+    let init = getppid();
     let report = match start(&mut command, &cwd) {
         Ok(root) => {
             // Nobody reads any more once init is gone, and the kernel then ends the guard too, or init's end did.
             let _ = status.write_all(&Report::Started.to_bytes());
-            wait_for(root)
+            wait_for(root, init)
         }
         Err(error) => Report::Failed(error.raw_os_error().unwrap_or(libc::EINVAL)),
     };
@@ -94,9 +95,6 @@ fn start(command: &mut Command, cwd: &OsString) -> io::Result<Pid> {
     let _ = std::fs::write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE);
     nix::sys::prctl::set_dumpable(false)?;
     nix::sys::prctl::set_child_subreaper(true)?;
-    // Both are waited for below. The program starts with nothing blocked.
-    signals().thread_block()?;
-    nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
     std::fs::create_dir_all(cwd)?;
     let child = command.current_dir(cwd).spawn()?;
     // Waited for below, together with what it leaves behind; dropping the handle does nothing.
@@ -112,18 +110,25 @@ fn signals() -> SigSet {
 
 /// Waits for the program, and meanwhile for descendants whose parents have ended. When init ends first, which in a pid
 /// namespace cannot be, so does everything below.
-fn wait_for(root: Pid) -> Report {
-    let init = getppid();
+fn wait_for(root: Pid, init: Pid) -> Report {
+    // Only now: the program would have inherited what is blocked.
+    let listening = signals()
+        .thread_block()
+        .and_then(|()| nix::sys::prctl::set_pdeathsig(Signal::SIGTERM));
+    if let Err(error) = listening {
+        return Report::Failed(error as i32);
+    }
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(pid, code)) if pid == root => return Report::Exited(code),
             Ok(WaitStatus::Signaled(pid, signal, _)) if pid == root => return Report::Killed(signal as i32),
             Ok(WaitStatus::StillAlive) => {
                 // SIGTERM may come from the program too; only the parent tells.
-                if matches!(signals().wait(), Ok(Signal::SIGTERM)) && getppid() != init {
+                if getppid() != init {
                     crate::init::end_below_here();
                     return Report::Killed(libc::SIGKILL);
                 }
+                let _ = signals().wait();
             }
             Ok(_) | Err(Errno::EINTR) => {}
             // Cannot be: the program is a child until it is waited for here.

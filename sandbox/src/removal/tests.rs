@@ -30,7 +30,7 @@ fn directories_without_permissions_are_removed() {
     std::fs::create_dir_all(home.join("a/b/c")).unwrap();
     std::fs::write(home.join("a/b/file"), "x").unwrap();
     for closed in ["a/b", "a", ""] {
-        std::fs::set_permissions(home.join(closed), Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(home.join(closed), Permissions::from_mode(0o000)).unwrap();
     }
     remove_tree(&home).unwrap();
     assert!(!home.exists());

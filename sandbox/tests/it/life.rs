@@ -117,7 +117,15 @@ fn assert_nothing_left(data_dir: &Path, sandbox: SandboxId) {
         assert_eq!(left, Vec::<String>::new(), "in {folder}");
     }
     assert_eq!(groups_of(sandbox), Vec::<PathBuf>::new());
-    assert_eq!(processes_with(&id), Vec::<i32>::new());
+    let left: Vec<String> = processes_with(&id)
+        .into_iter()
+        .map(|pid| {
+            let read =
+                |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            format!("{}: {}", read("stat"), read("cmdline").replace('\0', " "))
+        })
+        .collect();
+    assert_eq!(left, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -391,6 +399,9 @@ async fn an_init_that_was_killed_is_gone_and_not_exit_0() {
             Err(SandboxError::Gone { .. })
         ));
         sandbox.kill().await.unwrap();
+        // Where neither a namespace nor a control group ends the rest, its guards do, in a moment.
+        let id = sandbox.id().to_string();
+        eventually("the end of its programs", || processes_with(&id).is_empty()).await;
         assert_nothing_left(&world.config.data_dir, sandbox.id());
     }
 }
