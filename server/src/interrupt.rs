@@ -27,8 +27,13 @@ pub fn listen(supervisor: &Supervisor, terminal: &Terminal) -> io::Result<Cancel
         supervisor.stop_admitting();
         supervisor.cancel_all();
         let live = supervisor.live().borrow().len();
+        let what = if live == 1 {
+            "1 rollout is".to_owned()
+        } else {
+            format!("{live} rollouts are")
+        };
         terminal.note(format!(
-            "stopping: {live} rollouts are cancelled and cleaned up; again to hurry"
+            "stopping: {what} cancelled and cleaned up; again to hurry"
         ));
         signals.next().await;
         supervisor.hurry();
