@@ -232,8 +232,11 @@ pub fn evidence(verdict: &Reward, escapes: Escapes) -> Vec<String> {
     lines
 }
 
-/// Stages and their times, in a line.
+/// Stages and their times, in a line; a dash where there was none.
 pub fn stages(outcome: &RolloutOutcome) -> String {
+    if outcome.stages.is_empty() {
+        return "–".into();
+    }
     let each = |time: &dressage_wire::rollout::StageTime| {
         format!(
             "{} {}",
