@@ -37,6 +37,7 @@ soak: build ## the full counts: hours of rollouts in minutes, restarts, the real
 
 bench: build ## measure, and write docs/benchmarks.md
 	cargo build --release --locked -p dressage-testkit --bins
+	cargo build --release --locked -p dressage-tap -p dressage-sandbox -p dressage-rollout --examples
 	scripts/bench
 
 static: prepare

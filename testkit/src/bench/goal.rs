@@ -152,6 +152,20 @@ impl Goal {
         goals
     }
 
+    /// The goals for the same proxy behind a relay: that adds at most as much again.
+    #[must_use]
+    pub fn of_relay(relayed: &str, proxy: &str) -> Vec<Self> {
+        let goal = |scenario: &str| Self {
+            name: format!("{scenario}: CPU a turn behind a relay, of the proxy's alone"),
+            number: Number::Ratio(
+                Source::new(scenario, relayed, "cpu_s_per_1000_turns"),
+                Source::new(scenario, proxy, "cpu_s_per_1000_turns"),
+            ),
+            bound: Bound::AtMost(2.0),
+        };
+        vec![goal("stream-c16"), goal("unary-c16")]
+    }
+
     /// The number, as the median over repetitions; `None` where it was not measured.
     #[must_use]
     pub fn number(&self, samples: &[Sample]) -> Option<f64> {

@@ -105,7 +105,8 @@ pub(super) fn answers(address: SocketAddr, path: &str) -> bool {
         )?;
         let mut head = [0; 12];
         stream.read_exact(&mut head)?;
-        Ok(head.ends_with(b" 200"))
+        // A relay has nothing at this path, and is there all the same once it says so.
+        Ok(head.ends_with(b" 200") || head.ends_with(b" 404"))
     };
     ask().unwrap_or(false)
 }

@@ -43,6 +43,9 @@ struct Options {
     markdown: Option<PathBuf>,
 }
 
+/// The name of a `--proxy` that is the tap behind a relay, and has goals of its own.
+const RELAYED: &str = "relayed";
+
 /// Why the benchmark cannot be run.
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
@@ -139,6 +142,9 @@ fn measure(options: &Options, directory: &Path) -> Result<(Results, Vec<Goal>), 
         Some(_) => Goal::of_proxy("tap"),
         None => Vec::new(),
     };
+    if proxies.iter().any(|proxy| proxy.name == RELAYED) {
+        goals.extend(Goal::of_relay(RELAYED, "tap"));
+    }
     goals.extend(told.lock().unwrap_or_else(PoisonError::into_inner).clone());
     Ok((
         Results {
