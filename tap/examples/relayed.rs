@@ -42,7 +42,10 @@ fn main() {
     }
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut relay = start_relay(&tap.expect("--tap"), &port.expect("--port"), theirs);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let upstream = Upstream::new(Endpoint::at("bench", upstream.expect("--upstream"))).unwrap();
         let config = SessionConfig {
@@ -64,5 +67,8 @@ fn main() {
 fn start_relay(tap: &str, port: &str, channel: UnixStream) -> Child {
     fcntl(&channel, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let number = channel.as_raw_fd().to_string();
-    Command::new(tap).args(["relay", "--listen", &format!("127.0.0.1:{port}"), "--fd", &number]).spawn().unwrap()
+    Command::new(tap)
+        .args(["relay", "--listen", &format!("127.0.0.1:{port}"), "--fd", &number])
+        .spawn()
+        .unwrap()
 }

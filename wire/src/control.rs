@@ -311,7 +311,9 @@ impl Message for Reply {
 }
 
 fn to_json<T: Serialize>(kind: u8, value: &T) -> Result<Bytes, FrameError> {
-    serde_json::to_vec(value).map(Bytes::from).map_err(|source| FrameError::Malformed { kind, source })
+    serde_json::to_vec(value)
+        .map(Bytes::from)
+        .map_err(|source| FrameError::Malformed { kind, source })
 }
 
 fn from_json<T: DeserializeOwned>(kind: u8, body: &[u8]) -> Result<T, FrameError> {
@@ -361,7 +363,10 @@ impl<T: Message> Frame<T> {
         frame.advance(LENGTH_BYTES);
         let kind = frame.get_u8();
         let id = frame.get_u64_le();
-        Ok(Some(Self { id, body: T::decode_body(kind, frame.freeze())? }))
+        Ok(Some(Self {
+            id,
+            body: T::decode_body(kind, frame.freeze())?,
+        }))
     }
 }
 

@@ -23,7 +23,10 @@ fn next_uuid() -> Uuid {
     let start = after(last);
     let random = RandomState::new().build_hasher().finish();
     let mut bytes = [0; 10];
-    for (to, from) in bytes.iter_mut().zip(place(start as u16, random).to_be_bytes().into_iter().skip(6)) {
+    for (to, from) in bytes
+        .iter_mut()
+        .zip(place(start as u16, random).to_be_bytes().into_iter().skip(6))
+    {
         *to = from;
     }
     uuid::Builder::from_unix_timestamp_millis(start >> 16, &bytes).into_uuid()
@@ -114,7 +117,10 @@ mod tests {
     fn an_id_is_a_uuid_of_version_7_with_the_time_in_it() {
         let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
         let id = RolloutId::new().as_uuid();
-        assert_eq!((id.get_version_num(), id.get_variant()), (7, uuid::Variant::RFC4122));
+        assert_eq!(
+            (id.get_version_num(), id.get_variant()),
+            (7, uuid::Variant::RFC4122)
+        );
         let (seconds, nanoseconds) = id.get_timestamp().unwrap().to_unix();
         let made = seconds * 1000 + u64::from(nanoseconds) / 1_000_000;
         assert!((before..before + 60_000).contains(&made), "{before} {made}");

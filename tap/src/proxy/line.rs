@@ -73,36 +73,61 @@ fn failure(line: &mut Vec<u8>, call: &Call) {
     object.close();
 }
 
-/// The sampled tokens with their alternatives, in OpenAI's form.
+/// The sampled tokens with their alternatives, in OpenAI's form. This is most of a line, hence written piece by piece.
 fn entries(line: &mut Vec<u8>, completion: Option<&Completion>) {
-    let Some(completion) = completion else {
-        line.extend_from_slice(b"[]");
-        return;
-    };
     line.push(b'[');
-    for (at, logprob) in completion.logprobs.iter().enumerate() {
+    let entries = completion.map_or(&[][..], |one| &one.logprobs).iter().enumerate();
+    for (at, logprob) in entries {
+        let name = completion
+            .and_then(|one| one.tokens.get(at))
+            .map_or("", String::as_str);
+        let alternatives = completion
+            .and_then(|one| one.top_logprobs.get(at))
+            .map_or(&[][..], Vec::as_slice);
         if at > 0 {
             line.push(b',');
         }
-        let mut entry = Object::start(line);
-        entry.field("token", completion.tokens.get(at).map_or("", String::as_str));
-        entry.field("logprob", logprob);
-        entry.key("top_logprobs");
-        entry.line.push(b'[');
-        let alternatives = completion.top_logprobs.get(at).map_or(&[][..], Vec::as_slice);
+        line.extend_from_slice(br#"{"token":"#);
+        text(line, name);
+        line.extend_from_slice(br#","logprob":"#);
+        json(line, logprob);
+        line.extend_from_slice(br#","top_logprobs":["#);
         for (at, alternative) in alternatives.iter().enumerate() {
             if at > 0 {
-                entry.line.push(b',');
+                line.push(b',');
             }
-            let mut inner = Object::start(entry.line);
-            inner.field("token", &alternative.token);
-            inner.field("logprob", &alternative.logprob);
-            inner.close();
+            line.extend_from_slice(br#"{"token":"#);
+            text(line, &alternative.token);
+            line.extend_from_slice(br#","logprob":"#);
+            json(line, &alternative.logprob);
+            line.push(b'}');
         }
-        entry.line.push(b']');
-        entry.close();
+        line.extend_from_slice(b"]}");
     }
     line.push(b']');
+}
+
+/// A string. Few tokens need escapes.
+fn text(line: &mut Vec<u8>, text: &str) {
+    if text
+        .bytes()
+        .any(|byte| byte < b' ' || byte == b'"' || byte == b'\\')
+    {
+        json(line, text);
+    } else {
+        line.push(b'"');
+        line.extend_from_slice(text.as_bytes());
+        line.push(b'"');
+    }
+}
+
+fn json<T: Serialize + ?Sized>(line: &mut Vec<u8>, value: &T) {
+    let start = line.len();
+    // None of the types written here fails; null is what a reader can bear.
+    if serde_json::to_writer(&mut *line, value).is_err() {
+        line.truncate(start);
+        line.extend_from_slice(b"null");
+    }
 }
 
 /// Whether a body is a reply of the dialect, be it a part of one, rather than an error.
@@ -166,12 +191,7 @@ impl<'l> Object<'l> {
 
     fn field<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) {
         self.key(name);
-        let start = self.line.len();
-        // None of the types written here fails; null is what a reader can bear.
-        if serde_json::to_writer(&mut *self.line, value).is_err() {
-            self.line.truncate(start);
-            self.line.extend_from_slice(b"null");
-        }
+        json(self.line, value);
     }
 
     /// A valid JSON text.

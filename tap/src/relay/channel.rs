@@ -31,7 +31,11 @@ pub(crate) fn multiplex<C: Carrier>(carrier: C) -> (Opener, impl Future<Output =
     // Those who wait here hold a connection each, of which there is a bounded number.
     let (requests, waiting) = mpsc::channel(1);
     let connection = Connection::new(carrier.compat(), Config::default(), Mode::Client);
-    let mut driver = Driver { connection, waiting, opening: None };
+    let mut driver = Driver {
+        connection,
+        waiting,
+        opening: None,
+    };
     (Opener(requests), poll_fn(move |context| driver.poll(context)))
 }
 

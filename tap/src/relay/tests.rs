@@ -18,7 +18,11 @@ fn host(channel: DuplexStream) -> mpsc::UnboundedReceiver<Stream> {
     streams
 }
 
-async fn relay() -> (SocketAddr, mpsc::UnboundedReceiver<Stream>, tokio::task::JoinHandle<()>) {
+async fn relay() -> (
+    SocketAddr,
+    mpsc::UnboundedReceiver<Stream>,
+    tokio::task::JoinHandle<()>,
+) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (ours, theirs) = tokio::io::duplex(64 << 10);
@@ -50,7 +54,8 @@ async fn a_client_that_breaks_off_ends_its_stream_and_no_other() {
     let (address, mut streams, _carrying) = relay().await;
     let broken = TcpStream::connect(address).await.unwrap();
     broken.set_zero_linger().unwrap();
-    let mut its_stream = { let mut other = TcpStream::connect(address).await.unwrap();
+    let mut its_stream = {
+        let mut other = TcpStream::connect(address).await.unwrap();
         let first = streams.recv().await.unwrap();
         let second = streams.recv().await.unwrap();
         other.write_all(b"on").await.unwrap();
@@ -127,7 +132,9 @@ async fn a_stream_that_the_other_side_opens_ends_the_channel() {
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let carrying = tokio::spawn(carry(theirs, listener));
     let mut connection = Connection::new(ours.compat(), Config::default(), Mode::Server);
-    let mut stream = poll_fn(|context| connection.poll_new_outbound(context)).await.unwrap();
+    let mut stream = poll_fn(|context| connection.poll_new_outbound(context))
+        .await
+        .unwrap();
     let driving = tokio::spawn(async move {
         while let Some(Ok(_)) = poll_fn(|context| connection.poll_next_inbound(context)).await {}
     });
@@ -140,7 +147,19 @@ async fn a_stream_that_the_other_side_opens_ends_the_channel() {
 #[test]
 fn arguments_that_make_no_sense_are_refused() {
     let arguments = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-    for words in [&[][..], &["--listen"], &["--listen", "x", "--stdio"], &["--what"], &["--stdio"]] {
-        assert!(run(&arguments(words)).unwrap_err().to_string().starts_with("usage:"), "{words:?}");
+    for words in [
+        &[][..],
+        &["--listen"],
+        &["--listen", "x", "--stdio"],
+        &["--what"],
+        &["--stdio"],
+    ] {
+        assert!(
+            run(&arguments(words))
+                .unwrap_err()
+                .to_string()
+                .starts_with("usage:"),
+            "{words:?}"
+        );
     }
 }

@@ -7,7 +7,10 @@ fn bytes() -> impl Strategy<Value = Bytes> {
 
 fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
-        Just(Reply::Hello(Hello { protocol: PROTOCOL, relay_address: Some("127.0.0.1:7000".into()) })),
+        Just(Reply::Hello(Hello {
+            protocol: PROTOCOL,
+            relay_address: Some("127.0.0.1:7000".into())
+        })),
         Just(Reply::Started),
         bytes().prop_map(Reply::Stdout),
         bytes().prop_map(Reply::Stderr),
@@ -19,8 +22,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Acknowledged),
         bytes().prop_map(Reply::Content),
         ".*".prop_map(|path| Reply::Files(vec![FoundFile { path, size_bytes: 7 }])),
-        (any::<bool>(), any::<bool>())
-            .prop_map(|(found, truncated)| Reply::Done(Done { found, truncated })),
+        (any::<bool>(), any::<bool>()).prop_map(|(found, truncated)| Reply::Done(Done { found, truncated })),
         ".*".prop_map(|message| Reply::Failed(Failure {
             kind: FailureKind::Other,
             message,
@@ -43,7 +45,11 @@ fn request() -> impl Strategy<Value = Request> {
         (".*", any::<u32>()).prop_map(|(path, mode)| Request::Write(Write { path, mode })),
         bytes().prop_map(Request::Content),
         (".*", any::<u64>()).prop_map(|(path, limit_bytes)| Request::Read(Read { path, limit_bytes })),
-        ".*".prop_map(|path| Request::List(List { path, max_depth: 3, max_files: 9 })),
+        ".*".prop_map(|path| Request::List(List {
+            path,
+            max_depth: 3,
+            max_files: 9
+        })),
         ".*".prop_map(|path| Request::Exists(Exists { path })),
         Just(Request::EndAll),
     ]
@@ -95,20 +101,34 @@ proptest! {
 #[test]
 fn a_length_over_the_limit_is_refused_before_its_bytes_come() {
     let mut buffer = BytesMut::from(&u32::MAX.to_le_bytes()[..]);
-    assert!(matches!(Frame::<Reply>::decode(&mut buffer), Err(FrameError::TooLong { .. })));
+    assert!(matches!(
+        Frame::<Reply>::decode(&mut buffer),
+        Err(FrameError::TooLong { .. })
+    ));
 }
 
 #[test]
 fn a_length_below_the_header_is_refused() {
     let mut buffer = BytesMut::from(&3u32.to_le_bytes()[..]);
-    assert!(matches!(Frame::<Reply>::decode(&mut buffer), Err(FrameError::TooShort { length: 3 })));
+    assert!(matches!(
+        Frame::<Reply>::decode(&mut buffer),
+        Err(FrameError::TooShort { length: 3 })
+    ));
 }
 
 #[test]
 fn a_request_is_not_taken_for_a_reply() {
-    let bytes = Frame { id: 1, body: Request::Kill }.encode().unwrap();
+    let bytes = Frame {
+        id: 1,
+        body: Request::Kill,
+    }
+    .encode()
+    .unwrap();
     let mut buffer = BytesMut::from(&bytes[..]);
-    assert!(matches!(Frame::<Reply>::decode(&mut buffer), Err(FrameError::UnknownKind { kind: 3 })));
+    assert!(matches!(
+        Frame::<Reply>::decode(&mut buffer),
+        Err(FrameError::UnknownKind { kind: 3 })
+    ));
 }
 
 #[test]
@@ -118,11 +138,17 @@ fn a_body_that_is_not_json_is_refused() {
     out.put_u8(69);
     out.put_u64_le(1);
     out.put_u8(b'{');
-    assert!(matches!(Frame::<Reply>::decode(&mut out), Err(FrameError::Malformed { kind: 69, .. })));
+    assert!(matches!(
+        Frame::<Reply>::decode(&mut out),
+        Err(FrameError::Malformed { kind: 69, .. })
+    ));
 }
 
 #[test]
 fn a_frame_that_the_other_side_would_refuse_is_not_made() {
-    let frame = Frame { id: 1, body: Request::Content(Bytes::from(vec![0; MAX_FRAME_BYTES])) };
+    let frame = Frame {
+        id: 1,
+        body: Request::Content(Bytes::from(vec![0; MAX_FRAME_BYTES])),
+    };
     assert!(matches!(frame.encode(), Err(FrameError::TooLong { .. })));
 }
