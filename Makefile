@@ -31,7 +31,7 @@ test: prepare static ## formatting, lints, all tests, docs
 	cargo test --workspace --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-soak: build ## the full counts: hours of rollouts in minutes, restarts, the real llama.cpp; sums up in docs/soak.md
+soak: build ## the full counts: kills, thousands of rollouts, the real llama.cpp; sums up in docs/soak.md
 	@target/release/dressage agents install opencode
 	scripts/soak
 
