@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use dressage_sandbox::lease::Owner;
+use dressage_sandbox::lease::{Lease, Owner, Reaper};
 use dressage_sandbox::{
     Backend, BackendConfig, Command, Exit, OutputSink, Sandbox, SandboxError, SandboxSpec, Size, registry,
 };
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A data directory of its own, with an owner.
 pub struct World {
@@ -84,6 +84,26 @@ impl World {
     /// Names of what is under a folder of the data directory.
     pub fn names(&self, folder: &str) -> Vec<String> {
         names(&self.config.data_dir.join(folder))
+    }
+}
+
+impl Drop for World {
+    /// Sandboxes that a test let go end in the background; what a killed process left is swept. Nothing may remain.
+    fn drop(&mut self) {
+        let own = self.config.owner.id();
+        let _ = Reaper::new(Arc::clone(&self.config.owner)).sweep();
+        let leased = || {
+            Lease::all(&self.config.data_dir)
+                .is_ok_and(|(leases, _)| leases.iter().any(|lease| lease.owner == own))
+        };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while leased() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(
+            std::thread::panicking() || !leased(),
+            "a sandbox that was let go was not removed"
+        );
     }
 }
 
