@@ -177,6 +177,9 @@ impl Open {
         meta.flags.sort_unstable();
         meta.flags.dedup();
         meta.duration_ms = milliseconds(self.started.elapsed());
+        if !captured.entries.is_empty() {
+            self.session.sink.entries(self.meta.id, captured.entries);
+        }
         let call = Call {
             meta: self.meta,
             request: self.request,
@@ -195,6 +198,7 @@ pub(crate) fn nothing_captured(end: CallEnd, error: Option<String>) -> Captured 
         error,
         prompt_token_ids: None,
         completions: Vec::new(),
+        entries: Bytes::new(),
         usage: None,
         model: None,
         response: Bytes::new(),

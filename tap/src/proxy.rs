@@ -150,6 +150,8 @@ fn session(arguments: &Arguments, trace: Arc<Trace>) -> Result<Arc<Session>, Box
     let mut config = SessionConfig::new(RolloutId::new(), upstream);
     config.sampling = arguments.sampling.clone();
     config.top_logprobs = arguments.top_logprobs;
+    // They go into the trace as they come, which is most of a line.
+    config.keep_entries = true;
     config.max_tokens_cap = arguments.max_tokens_cap;
     config.disable_thinking = arguments.disable_thinking;
     config.capture = arguments.capture;

@@ -30,6 +30,9 @@ pub struct SessionConfig {
     pub ask: Ask,
     /// Alternatives asked for, and kept, at each position.
     pub top_logprobs: u32,
+    /// Whether the sink gets the entries of log-probabilities as they came. The call's completions hold no alternatives
+    /// then.
+    pub keep_entries: bool,
     /// Tokens that a call may ask for at most.
     pub max_tokens_cap: Option<u64>,
     /// Whether chat templates are asked not to think; the endpoint may say so too.
@@ -57,6 +60,7 @@ impl SessionConfig {
             sampling: Sampling::default(),
             ask: Ask::Tokens,
             top_logprobs: 0,
+            keep_entries: false,
             max_tokens_cap: None,
             disable_thinking: false,
             capture: upstream.endpoint().capture,
@@ -150,7 +154,12 @@ impl Session {
         let rules = RequestRules {
             ask: config.ask,
             top_logprobs: config.top_logprobs,
-            keep_top_logprobs: config.top_logprobs,
+            keep_top_logprobs: if config.keep_entries {
+                0
+            } else {
+                config.top_logprobs
+            },
+            keep_entries: config.keep_entries,
             max_tokens_cap: config.max_tokens_cap,
             sampling: if config.ask == Ask::Nothing {
                 sampling.clone()

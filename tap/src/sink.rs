@@ -18,6 +18,12 @@ pub trait CallSink: Send + Sync {
         let _ = (id, body);
     }
 
+    /// The entries of log-probabilities of the call's first choice as the endpoint wrote them, a JSON array. Called right
+    /// before `finished`, where [`SessionConfig::keep_entries`](crate::SessionConfig::keep_entries) asks for them.
+    fn entries(&self, id: CallId, entries: Bytes) {
+        let _ = (id, entries);
+    }
+
     /// The call is over. When the reply was whole, this happens before the agent sees the end of it.
     fn finished(&self, call: Call);
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 /// What has come in is passed on in one part up to here.
-const GATHER_BYTES: usize = 64 << 10;
+const GATHER_BYTES: usize = 16 << 10;
 
 /// How long an event may be held back for what might move into it from the next one.
 const HOLD: Duration = Duration::from_millis(50);
@@ -29,6 +29,8 @@ pub(crate) struct Streaming {
     upstream: Arc<Upstream>,
     body: Incoming,
     out: BytesMut,
+    /// Whether the endpoint's connection had its turn since it last gave something.
+    yielded: bool,
     phase: Phase,
     waits: Waits,
     timer: Option<Pin<Box<Sleep>>>,
@@ -89,6 +91,7 @@ impl Streaming {
                 upstream,
                 body,
                 out: BytesMut::new(),
+                yielded: false,
                 phase,
                 waits,
                 timer: None,
@@ -114,6 +117,13 @@ impl Streaming {
                 }
                 Poll::Ready(Some(Err(error))) => self.broken(&SendError::Cut(error)),
                 Poll::Ready(None) => self.end(StreamEnd::EndOfBody, None),
+                // A read brings many events, of which the endpoint's connection hands over one at a time: it gets a turn,
+                // and what it has goes out in one write. Where it has no more, that costs a few microseconds.
+                Poll::Pending if !self.out.is_empty() && !self.yielded => {
+                    self.yielded = true;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Pending if !self.out.is_empty() => return Poll::Ready(Some(self.give())),
                 Poll::Pending => std::task::ready!(self.wait(cx)),
             }
@@ -126,6 +136,7 @@ impl Streaming {
     }
 
     fn receive(&mut self, data: &[u8]) {
+        self.yielded = false;
         self.waits.received = Instant::now();
         let Phase::Live { call, capture } = &mut self.phase else {
             // What comes after a stream's last event is no part of it.

@@ -97,7 +97,7 @@ fn work(requests: &mpsc::Receiver<(u64, Request, Replies)>) {
                 Err(error) if is_absent(&error) => Ok(Done::default()),
                 Err(error) => Err(failure(&error)),
             },
-            Request::Start(_) | Request::Input(_) | Request::EndAll => continue,
+            Request::Start(_) | Request::Input(_) => continue,
         };
         replies.send_blocking(
             id,

@@ -2,9 +2,8 @@ use super::children::Children;
 use super::files::Workers;
 use super::program::{self, Surroundings, ToProgram};
 use super::replies::Replies;
-use super::tree;
 use bytes::{Bytes, BytesMut};
-use dressage_wire::control::{Done, Frame, Hello, PROTOCOL, Reply, Request};
+use dressage_wire::control::{Frame, Hello, PROTOCOL, Reply, Request};
 use std::collections::HashMap;
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -82,13 +81,6 @@ impl Session {
             }
             Request::Input(bytes) => self.tell(id, ToProgram::Input(bytes)),
             Request::Kill if self.programs.contains_key(&id) => self.tell(id, ToProgram::Kill),
-            Request::EndAll => {
-                let Surroundings { children, replies } = self.surroundings.clone();
-                tokio::spawn(async move {
-                    tree::end_all(&children).await;
-                    replies.send(id, Reply::Done(Done::default())).await;
-                });
-            }
             request => self.files.hand_over(id, request, &self.surroundings.replies),
         }
     }

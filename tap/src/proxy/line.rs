@@ -1,9 +1,10 @@
-use dressage_wire::call::{Call, CallEnd, Completion};
+use dressage_wire::call::{Call, CallEnd};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// Writes a call as one line of JSON, with its newline. Never a newline inside, never a number that JSON does not have.
-pub(super) fn write(line: &mut Vec<u8>, call: &Call, request: &[u8]) {
+/// Writes a call as one line of JSON, with its newline. `request` is the body as it went to the endpoint, `entries` what
+/// came of log-probabilities, a JSON array or nothing. Never a newline inside, never a number that JSON does not have.
+pub(super) fn write(line: &mut Vec<u8>, call: &Call, request: &[u8], entries: &[u8]) {
     let meta = &call.meta;
     let completion = call.completions.first();
     let mut object = Object::start(line);
@@ -20,8 +21,7 @@ pub(super) fn write(line: &mut Vec<u8>, call: &Call, request: &[u8]) {
         object.key("response");
         failure(object.line, call);
     }
-    object.key("logprobs");
-    entries(object.line, completion);
+    object.raw("logprobs", if entries.is_empty() { b"[]" } else { entries });
     object.field("completion_tokens", completion.map_or(&[][..], |one| &one.tokens));
     object.field(
         "completion_token_ids",
@@ -71,54 +71,6 @@ fn failure(line: &mut Vec<u8>, call: &Call) {
         }
     }
     object.close();
-}
-
-/// The sampled tokens with their alternatives, in OpenAI's form. This is most of a line, hence written piece by piece.
-fn entries(line: &mut Vec<u8>, completion: Option<&Completion>) {
-    line.push(b'[');
-    let entries = completion.map_or(&[][..], |one| &one.logprobs).iter().enumerate();
-    for (at, logprob) in entries {
-        let name = completion
-            .and_then(|one| one.tokens.get(at))
-            .map_or("", String::as_str);
-        let alternatives = completion
-            .and_then(|one| one.top_logprobs.get(at))
-            .map_or(&[][..], Vec::as_slice);
-        if at > 0 {
-            line.push(b',');
-        }
-        line.extend_from_slice(br#"{"token":"#);
-        text(line, name);
-        line.extend_from_slice(br#","logprob":"#);
-        json(line, logprob);
-        line.extend_from_slice(br#","top_logprobs":["#);
-        for (at, alternative) in alternatives.iter().enumerate() {
-            if at > 0 {
-                line.push(b',');
-            }
-            line.extend_from_slice(br#"{"token":"#);
-            text(line, &alternative.token);
-            line.extend_from_slice(br#","logprob":"#);
-            json(line, &alternative.logprob);
-            line.push(b'}');
-        }
-        line.extend_from_slice(b"]}");
-    }
-    line.push(b']');
-}
-
-/// A string. Few tokens need escapes.
-fn text(line: &mut Vec<u8>, text: &str) {
-    if text
-        .bytes()
-        .any(|byte| byte < b' ' || byte == b'"' || byte == b'\\')
-    {
-        json(line, text);
-    } else {
-        line.push(b'"');
-        line.extend_from_slice(text.as_bytes());
-        line.push(b'"');
-    }
 }
 
 fn json<T: Serialize + ?Sized>(line: &mut Vec<u8>, value: &T) {

@@ -22,6 +22,8 @@ struct State {
     file: File,
     /// Bodies of calls under way, as they were last sent to the endpoint.
     sent: HashMap<CallId, Bytes>,
+    /// Entries of log-probabilities of the call that is about to finish.
+    entries: Option<(CallId, Bytes)>,
     line: Vec<u8>,
     lost: u64,
     problem: Option<String>,
@@ -49,6 +51,7 @@ impl Trace {
         let state = State {
             file,
             sent: HashMap::new(),
+            entries: None,
             line: Vec::new(),
             lost: 0,
             problem: None,
@@ -75,10 +78,17 @@ impl CallSink for Trace {
         lock(&self.state).sent.insert(id, body.clone());
     }
 
+    fn entries(&self, id: CallId, entries: Bytes) {
+        lock(&self.state).entries = Some((id, entries));
+    }
+
     fn finished(&self, call: Call) {
         let state = &mut *lock(&self.state);
-        let sent = state.sent.remove(&call.meta.id);
-        line::write(&mut state.line, &call, sent.as_deref().unwrap_or(&call.request));
+        let id = call.meta.id;
+        let request = state.sent.remove(&id).unwrap_or_else(|| call.request.clone());
+        let entries = state.entries.take_if(|(of, _)| *of == id);
+        let entries = entries.map(|(_, entries)| entries).unwrap_or_default();
+        line::write(&mut state.line, &call, &request, &entries);
         if let Err(error) = append(&mut state.file, &state.line) {
             state.lost += 1;
             let problem = error.to_string();

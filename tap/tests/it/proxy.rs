@@ -158,6 +158,7 @@ async fn a_line_has_the_keys_of_interception_py_with_the_ids_filled_in_and_ours(
     assert_eq!(line["per_token_logps"], json!(logprobs));
     assert_eq!(line["completion_tokens"], json!(tokens));
     assert_eq!(line["logprobs"][3]["top_logprobs"].as_array().unwrap().len(), 5);
+    assert_eq!(line["logprobs"], choice["logprobs"]["content"], "as they came");
     assert_eq!(
         line["logprobs"][3]["top_logprobs"][1]["logprob"],
         entries[3]["top_logprobs"][1]["logprob"]

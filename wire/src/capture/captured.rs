@@ -12,6 +12,9 @@ pub struct Captured {
     pub prompt_token_ids: Option<Vec<u32>>,
     /// What was sampled, a choice each, by index.
     pub completions: Vec<Completion>,
+    /// The entries of log-probabilities of the first choice as the endpoint wrote them, a JSON array; empty where they
+    /// were not to be kept. What was no valid JSON is put right.
+    pub entries: Bytes,
     /// What the endpoint counted.
     pub usage: Option<Usage>,
     /// The model that answered, as the endpoint names it.

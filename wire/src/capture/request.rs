@@ -25,6 +25,9 @@ pub struct RequestRules {
     pub top_logprobs: u32,
     /// Alternatives kept at each position in [`Captured`](super::Captured); 0 keeps none.
     pub keep_top_logprobs: u32,
+    /// Whether the entries of log-probabilities are kept as the endpoint wrote them, in
+    /// [`Captured::entries`](super::Captured::entries).
+    pub keep_entries: bool,
     /// Most tokens a call may ask for; 0 or unset is no cap.
     pub max_tokens_cap: Option<u64>,
     /// Put on the request over what the agent sent, merged with [`Sampling::neutral`] already where that is wanted.
@@ -63,6 +66,8 @@ pub struct RequestFacts {
     pub top_logprobs_sent: u32,
     /// Alternatives to keep at each position.
     pub keep_top_logprobs: u32,
+    /// Entries of log-probabilities are kept as they came.
+    pub keep_entries: bool,
     /// The agent asked for the ids of tokens itself.
     pub token_ids_asked: bool,
     /// The agent asked for the log-probabilities of its prompt.

@@ -15,7 +15,8 @@ pub fn string_body(value: &[u8]) -> Option<&[u8]> {
 #[must_use]
 pub fn decode_string(body: &[u8]) -> Cow<'_, str> {
     if memchr::memchr(b'\\', body).is_none() {
-        return String::from_utf8_lossy(body);
+        // Looked at first, since the lossy reader is slow with what is in order.
+        return std::str::from_utf8(body).map_or_else(|_| String::from_utf8_lossy(body), Cow::Borrowed);
     }
     let mut text = Vec::with_capacity(body.len());
     let mut rest = body;

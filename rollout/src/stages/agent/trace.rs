@@ -35,7 +35,9 @@ struct Line<'l> {
     first_token_ms: Option<u64>,
 }
 
-#[derive(Deserialize)]
+/// As the endpoint wrote it, so that anything may be missing.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Entry {
     token: String,
     /// Null where it was no finite number.
@@ -43,7 +45,8 @@ struct Entry {
     top_logprobs: Vec<Alternative>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Alternative {
     token: String,
     logprob: Option<f64>,

@@ -20,6 +20,10 @@ pub(super) fn captured(
     let flags = flags(&reply, facts, end);
     let level = level(&reply, &flags);
     let model = reply.model();
+    let entries = reply
+        .choices
+        .first_mut()
+        .map(|choice| choice.tokens.take_entries());
     let completions = reply.choices.into_iter().map(|choice| {
         let stop_reason = choice.stop_reason.filter(|reason| reason != b"null");
         let mut completion = choice.tokens.into_completion(choice.index);
@@ -33,6 +37,7 @@ pub(super) fn captured(
         end,
         error: error.map(shortened),
         completions: completions.collect(),
+        entries: entries.unwrap_or_default(),
         prompt_token_ids: reply.prompt_token_ids,
         usage: reply.usage,
         model,
@@ -198,6 +203,7 @@ pub(super) fn refused_reply(status: u16, body: &Bytes) -> Captured {
         error: Some(shortened(format!("the endpoint answered {status}: {message}"))),
         prompt_token_ids: None,
         completions: Vec::new(),
+        entries: Bytes::new(),
         usage: None,
         model: None,
         response: body.clone(),

@@ -1,6 +1,6 @@
 use super::layout::{ChoiceLayout, Layout, Name, Part};
 use super::message::Message;
-use super::tokens::Tokens;
+use super::tokens::{Keep, Tokens};
 use crate::call::Usage;
 use crate::scan::{Reader, ScanError, decode_string, parse_u32_array, parse_u64, sound, string_body};
 
@@ -55,12 +55,12 @@ pub(super) enum Form {
 }
 
 impl Reply {
-    /// Takes what is captured from one text, and notes where its members are. `keep_top` alternatives are kept.
+    /// Takes what is captured from one text, and notes where its members are. `kept` says how much.
     pub(super) fn read(
         &mut self,
         text: &[u8],
         form: Form,
-        keep_top: usize,
+        kept: Keep,
         layout: &mut Layout,
     ) -> Result<(), ScanError> {
         layout.top.clear();
@@ -78,7 +78,7 @@ impl Reply {
             let value_start = reader.at();
             let name = match key {
                 b"choices" => {
-                    self.read_choices(&mut reader, form, keep_top, layout)?;
+                    self.read_choices(&mut reader, form, kept, layout)?;
                     Name::Choices
                 }
                 b"usage" => {
@@ -132,7 +132,7 @@ impl Reply {
         &mut self,
         reader: &mut Reader<'_>,
         form: Form,
-        keep_top: usize,
+        kept: Keep,
         layout: &mut Layout,
     ) -> Result<(), ScanError> {
         if reader.peek() == Some(b'n') {
@@ -143,7 +143,7 @@ impl Reply {
             if reader.peek() == Some(b'n') {
                 reader.skip()?;
             } else {
-                self.read_choice(reader, form, keep_top, layout)?;
+                self.read_choice(reader, form, kept, layout)?;
             }
             more = reader.next(b']')?;
         }
@@ -154,7 +154,7 @@ impl Reply {
         &mut self,
         reader: &mut Reader<'_>,
         form: Form,
-        keep_top: usize,
+        kept: Keep,
         layout: &mut Layout,
     ) -> Result<(), ScanError> {
         let index = index_of(reader.clone())?;
@@ -197,7 +197,7 @@ impl Reply {
                     Name::Message
                 }
                 b"logprobs" => {
-                    choice.tokens.read_logprobs(reader, keep_top)?;
+                    choice.tokens.read_logprobs(reader, kept)?;
                     Name::Logprobs
                 }
                 b"token_ids" => {

@@ -31,6 +31,7 @@ pub(super) fn prepare(text: &Bytes, rules: &RequestRules) -> Result<Prepared, Re
             .unwrap_or(1)
             .max(1),
         keep_top_logprobs: rules.keep_top_logprobs,
+        keep_entries: rules.keep_entries,
         token_ids_asked: body.get("return_token_ids") == Some(b"true"),
         prompt_logprobs_asked: body.get("prompt_logprobs").is_some_and(|value| value != b"null"),
         sampling_altered: alters_sampling(&body),

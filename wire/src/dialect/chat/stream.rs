@@ -2,6 +2,7 @@ use super::assess;
 use super::layout::{Layout, Name};
 use super::reply::{Form, Reply};
 use super::strip::{Strip, View};
+use super::tokens::Keep;
 use crate::call::CallEnd;
 use crate::capture::{Captured, RequestFacts, StreamEnd, StreamError, StreamSeen};
 use crate::dialect::StreamCapture;
@@ -131,8 +132,8 @@ impl Events {
             b"null" => return,
             _ => {}
         }
-        let keep_top = self.facts.keep_top_logprobs as usize;
-        let read = self.reply.read(&data, Form::Delta, keep_top, &mut self.layout);
+        let keep = Keep::of(&self.facts);
+        let read = self.reply.read(&data, Form::Delta, keep, &mut self.layout);
         let named_error = !event.raw.starts_with(b"data") && event.name() == Some(b"error");
         if named_error && self.reply.error.is_none() {
             self.reply.error = Some(String::from_utf8_lossy(&data).into_owned());

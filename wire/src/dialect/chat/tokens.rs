@@ -1,8 +1,29 @@
 use crate::call::{Completion, Flag, TopLogprob};
-use crate::scan::{Reader, ScanError, decode_string, parse_f64, parse_u32_array, parse_u64};
+use crate::capture::RequestFacts;
+use crate::scan::{Reader, ScanError, decode_string, parse_f64, parse_u32_array, parse_u64, sound};
+use bytes::Bytes;
+use std::borrow::Cow;
 
 /// What stands for "minus infinity" with servers that do not write it: vLLM puts every lower value up to it.
 const FILLER: f64 = -9999.0;
+
+/// How much of the log-probabilities is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keep {
+    /// Alternatives at each position.
+    top: usize,
+    /// The entries as they came.
+    entries: bool,
+}
+
+impl Keep {
+    pub(super) fn of(facts: &RequestFacts) -> Self {
+        Self {
+            top: facts.keep_top_logprobs as usize,
+            entries: facts.keep_entries,
+        }
+    }
+}
 
 /// Token ids and log-probabilities of a choice, as they come in.
 #[derive(Debug, Default)]
@@ -14,6 +35,8 @@ pub(super) struct Tokens {
     logprobs: Vec<f64>,
     names: Vec<String>,
     top: Vec<Vec<TopLogprob>>,
+    /// The entries as they came, each behind a comma.
+    entries: Vec<u8>,
     /// An entry carries two ids.
     disagree: bool,
     /// A log-probability is none.
@@ -27,11 +50,7 @@ impl Tokens {
     }
 
     /// Reads `logprobs`.
-    pub(super) fn read_logprobs(
-        &mut self,
-        reader: &mut Reader<'_>,
-        keep_top: usize,
-    ) -> Result<(), ScanError> {
+    pub(super) fn read_logprobs(&mut self, reader: &mut Reader<'_>, keep: Keep) -> Result<(), ScanError> {
         if reader.peek() != Some(b'{') {
             return reader.skip().map(|_| ());
         }
@@ -42,7 +61,7 @@ impl Tokens {
             if entries && reader.peek() == Some(b'[') {
                 let mut more_entries = reader.enter(b'[')?;
                 while more_entries {
-                    self.read_entry(reader, keep_top)?;
+                    self.read_entry(reader, keep)?;
                     more_entries = reader.next(b']')?;
                 }
             } else {
@@ -53,8 +72,17 @@ impl Tokens {
         Ok(())
     }
 
-    fn read_entry(&mut self, reader: &mut Reader<'_>, keep_top: usize) -> Result<(), ScanError> {
-        let entry = Entry::read(reader, keep_top)?;
+    fn read_entry(&mut self, reader: &mut Reader<'_>, keep: Keep) -> Result<(), ScanError> {
+        reader.peek();
+        let start = reader.at();
+        let entry = Entry::read(reader, keep.top)?;
+        if keep.entries {
+            let raw = reader.slice(start..reader.at());
+            self.entries.push(b',');
+            // An entry that is no object says nothing; its place is kept.
+            self.entries
+                .extend_from_slice(if raw.starts_with(b"{") { raw } else { b"{}" });
+        }
         let logprob = entry.logprob.unwrap_or(f64::NAN);
         self.invalid |= !(logprob <= 0.0 && logprob > FILLER);
         // The type has one word for what is no finite number, so that what is stored stays valid JSON.
@@ -63,10 +91,28 @@ impl Tokens {
         self.entry_ids.extend(entry.id);
         self.disagree |= entry.disagrees;
         self.names.push(decode_string(entry.token).into_owned());
-        if keep_top > 0 {
+        if keep.top > 0 {
             self.top.push(entry.top);
         }
         Ok(())
+    }
+
+    /// The entries as they came, as a JSON array.
+    pub(super) fn take_entries(&mut self) -> Bytes {
+        let mut array = std::mem::take(&mut self.entries);
+        let Some(first) = array.first_mut() else {
+            return Bytes::new();
+        };
+        *first = b'[';
+        array.push(b']');
+        if !may_be_unsound(&array) {
+            return array.into();
+        }
+        match sound(&array) {
+            Some(Cow::Borrowed(_)) => array.into(),
+            Some(Cow::Owned(repaired)) => repaired.into(),
+            None => Bytes::new(),
+        }
     }
 
     /// How many ids there are.
@@ -166,12 +212,22 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// Whether a text that a reader let pass may yet be no JSON: cheap to say no to, for most are.
+fn may_be_unsound(text: &[u8]) -> bool {
+    let holds = |word: &[u8]| memchr::memmem::find(text, word).is_some();
+    text.iter().any(|byte| *byte < b' ')
+        || holds(b"NaN")
+        || holds(b"Infinity")
+        || holds(b"\\u")
+        || std::str::from_utf8(text).is_err()
+}
+
 fn parse_id(text: &[u8]) -> Option<u32> {
     parse_u64(text).and_then(|id| u32::try_from(id).ok())
 }
 
 fn read_alternatives(reader: &mut Reader<'_>, keep_top: usize) -> Result<Vec<TopLogprob>, ScanError> {
-    let mut kept = Vec::new();
+    let mut kept = Vec::with_capacity(keep_top.min(20));
     let mut more = reader.enter(b'[')?;
     while more {
         if kept.len() < keep_top {

@@ -2,6 +2,7 @@ use super::assess;
 use super::layout::Layout;
 use super::reply::{Form, Reply};
 use super::strip::{Strip, View};
+use super::tokens::Keep;
 use crate::call::CallEnd;
 use crate::capture::{Captured, RequestFacts};
 use crate::scan::{Edits, sound};
@@ -11,8 +12,7 @@ use std::borrow::Cow;
 /// See [`Dialect::unary`](crate::dialect::Dialect::unary).
 pub(super) fn capture(body: &Bytes, facts: &RequestFacts) -> (Bytes, Captured) {
     let (mut reply, mut layout) = (Reply::default(), Layout::default());
-    let keep_top = facts.keep_top_logprobs as usize;
-    if let Err(error) = reply.read(body, Form::Whole, keep_top, &mut layout) {
+    if let Err(error) = reply.read(body, Form::Whole, Keep::of(facts), &mut layout) {
         let reply = Reply {
             incomplete: true,
             ..Reply::default()
