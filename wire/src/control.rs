@@ -44,8 +44,6 @@ pub enum Request {
     List(List),
     /// Say whether something is at a path.
     Exists(Exists),
-    /// End every program and everything left of programs.
-    EndAll,
 }
 
 /// What init answers.
@@ -257,7 +255,6 @@ impl Message for Request {
             Self::Read(read) => (6, to_json(6, read)?),
             Self::List(list) => (7, to_json(7, list)?),
             Self::Exists(exists) => (8, to_json(8, exists)?),
-            Self::EndAll => (9, Bytes::new()),
         })
     }
 
@@ -271,7 +268,6 @@ impl Message for Request {
             6 => Self::Read(from_json(kind, &body)?),
             7 => Self::List(from_json(kind, &body)?),
             8 => Self::Exists(from_json(kind, &body)?),
-            9 => Self::EndAll,
             _ => return Err(FrameError::UnknownKind { kind }),
         })
     }

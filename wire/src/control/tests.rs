@@ -51,7 +51,6 @@ fn request() -> impl Strategy<Value = Request> {
             max_files: 9
         })),
         ".*".prop_map(|path| Request::Exists(Exists { path })),
-        Just(Request::EndAll),
     ]
 }
 
