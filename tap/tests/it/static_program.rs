@@ -1,5 +1,5 @@
 //! The program as it is shipped: static, small, at home in an empty root. `make test` builds it and names it in
-//! `DRESSAGE_TAP_BINARY`; without that these tests have nothing to look at.
+//! `DRESSAGE_TAP_BINARY`; without that these tests fail.
 
 use crate::support::{Agent, FakeEndpoint, Script, ask, fixture};
 use std::io::{BufRead, BufReader};
@@ -8,12 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use tokio::net::TcpStream;
 
-fn binary() -> Option<PathBuf> {
+fn binary() -> PathBuf {
     let binary = std::env::var_os("DRESSAGE_TAP_BINARY").map(PathBuf::from);
-    if binary.is_none() {
-        eprintln!("skipped: DRESSAGE_TAP_BINARY is not set");
-    }
-    binary
+    binary.expect("DRESSAGE_TAP_BINARY is not set: run the tests with `make test`")
 }
 
 /// Runs the program with `root`, in which nothing else is, as its root.
@@ -57,14 +54,14 @@ fn address(child: &mut Child) -> String {
 
 #[test]
 fn it_has_at_most_4_mb() {
-    let Some(binary) = binary() else { return };
+    let binary = binary();
     let bytes = std::fs::metadata(binary).unwrap().len();
     assert!(bytes <= 4_000_000, "{bytes} bytes");
 }
 
 #[tokio::test]
 async fn it_needs_no_file_and_no_device_beside_itself() {
-    let Some(binary) = binary() else { return };
+    let binary = binary();
     let root = tempfile::tempdir().unwrap();
     std::fs::copy(binary, root.path().join("dressage-tap")).unwrap();
     let endpoint =
