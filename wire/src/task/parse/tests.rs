@@ -232,3 +232,19 @@ fn the_tables_of_known_keys_are_those_of_the_types() {
         assert_eq!(of_type, keys.iter().copied().collect(), "{path}: {message}");
     }
 }
+
+#[test]
+fn every_key_of_a_task_is_told_in_docs_tasks() {
+    let page = include_str!("../../../../docs/tasks.md");
+    for (table, keys) in KEYS {
+        let told = match (*table, page.find(&format!("### `[{table}]`"))) {
+            ("", _) => page,
+            (_, Some(at)) => &page[at..],
+            (table, None) => panic!("docs/tasks.md says nothing of [{table}]"),
+        };
+        for key in *keys {
+            let in_page = told.contains(&format!("`{key}`")) || page.contains(&format!("`[{key}]`"));
+            assert!(in_page, "docs/tasks.md says nothing of `{key}` in [{table}]");
+        }
+    }
+}
