@@ -1,3 +1,5 @@
+mod unique;
+
 use super::Task;
 use serde_json::{Map, Value};
 
@@ -180,7 +182,7 @@ impl Task {
     /// # Errors
     /// Says what is wrong with its keys and types.
     pub fn unchecked_from_json(text: &[u8]) -> Result<Self, TaskError> {
-        Self::unchecked_from_value(serde_json::from_slice(text).map_err(TaskError::Json)?)
+        Self::unchecked_from_value(unique::from_slice(text).map_err(TaskError::Json)?)
     }
 
     fn unchecked_from_value(value: Value) -> Result<Self, TaskError> {
