@@ -498,6 +498,21 @@ fn flags_that_do_not_block_training_do_not() {
 }
 
 #[test]
+fn trap_30_a_turn_with_log_probabilities_before_temperature_is_kept_and_not_trained() {
+    let (mut builder, _) = build(vec![
+        call(0, &[user("go")])
+            .tokens(&[1], &[2])
+            .with(|meta| meta.flags.push(Flag::LogprobsRaw)),
+    ]);
+    assert!(late(&mut builder).is_empty());
+    let totals = builder.totals();
+    assert_eq!((totals.calls, totals.trainable_calls), (1, 0));
+    let sequences: Vec<Sequence> = builder.sequences().collect();
+    assert_eq!(sequences[0].token_ids, [1, 2]);
+    assert_eq!(sequences[0].loss_mask, [0, 0]);
+}
+
+#[test]
 fn compaction_in_a_session_is_a_break_with_the_call_before() {
     let (builder, recorded) = build(vec![
         call(0, &[user("system"), user("go")])
