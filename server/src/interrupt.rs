@@ -5,8 +5,12 @@ use crate::exit::Exit;
 use crate::terminal::Terminal;
 use dressage_rollout::Supervisor;
 use std::io;
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+/// How often it is said what is left.
+const REMINDER: Duration = Duration::from_secs(5);
 
 /// Listens for SIGINT, SIGTERM and SIGHUP. Cancelled at the first of them.
 ///
@@ -26,23 +30,26 @@ pub fn listen(supervisor: &Supervisor, terminal: &Terminal) -> io::Result<Cancel
         cancelled.cancel();
         supervisor.stop_admitting();
         supervisor.cancel_all();
-        let live = supervisor.live().borrow().len();
-        let what = if live == 1 {
-            "1 rollout is".to_owned()
-        } else {
-            format!("{live} rollouts are")
-        };
         terminal.note(format!(
-            "stopping: {what} cancelled and cleaned up; again to hurry"
+            "stopping: {} cancelled and cleaned up; again to hurry",
+            rollouts_are(supervisor.live().borrow().len())
         ));
-        signals.next().await;
+        signals.next_reminding(&supervisor, &terminal).await;
         supervisor.hurry();
         terminal
             .note("hurrying: what is left of sandboxes is removed at the next start; again to end at once");
-        signals.next().await;
+        signals.next_reminding(&supervisor, &terminal).await;
         std::process::exit(Exit::Interrupted.code().into());
     });
     Ok(interrupted)
+}
+
+fn rollouts_are(count: usize) -> String {
+    if count == 1 {
+        "1 rollout is".into()
+    } else {
+        format!("{count} rollouts are")
+    }
 }
 
 struct Signals {
@@ -58,5 +65,33 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.hangup.recv() => {}
         }
+    }
+
+    /// Waits for the next one, and says meanwhile what is left to clean up.
+    async fn next_reminding(&mut self, supervisor: &Supervisor, terminal: &Terminal) {
+        loop {
+            match tokio::time::timeout(REMINDER, self.next()).await {
+                Ok(()) => return,
+                Err(_) => {
+                    let live = supervisor.live().borrow().len();
+                    if live > 0 {
+                        terminal.note(format!("stopping: {} still being cleaned up", rollouts_are(live)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_rollout_is_and_others_are() {
+        assert_eq!(
+            [0, 1, 2].map(rollouts_are),
+            ["0 rollouts are", "1 rollout is", "2 rollouts are"]
+        );
     }
 }

@@ -153,15 +153,13 @@ impl<'a> Teller<'a> {
             Event::Reward { value } => {
                 self.say(format!("{} reward   {:>9}", styled(STRONG, "="), reward(*value)))
             }
-            Event::Finished { ended, fault } if *ended != Ended::Completed => {
+            // Why it did is told with the outcome, which follows.
+            Event::Finished { ended, .. } if *ended != Ended::Completed => {
                 self.say(format!(
                     "{} ended    {:>9}",
                     styled(NOTE, "!"),
                     render::ended(*ended)
                 ));
-                if let Some(fault) = fault {
-                    self.say(format!("    {}", styled(BAD, one_line(&fault.message, 200))));
-                }
             }
             Event::Finished { .. }
             | Event::CommandStarted { .. }

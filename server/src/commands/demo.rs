@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(default_value = "binary_search")]
     preset: String,
     /// The sandbox backend.
-    #[arg(long, value_name = "NAME", default_value = super::run::DEFAULT_SANDBOX)]
+    #[arg(long, value_name = "NAME", help = super::run::sandboxes(), default_value = super::run::DEFAULT_SANDBOX)]
     sandbox: String,
 }
 

@@ -13,6 +13,7 @@ use dressage_sandbox::{BackendConfig, registry};
 use dressage_store::Store;
 use dressage_tap::Upstream;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What it takes.
@@ -187,28 +188,67 @@ async fn sandboxes(backends: BackendConfig) -> Vec<Sandbox> {
     probing.await.unwrap_or_default()
 }
 
+/// Who runs a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runs {
+    /// Dressage, from wherever it is on PATH.
+    Here,
+    /// Programs in a sandbox, which sees the system's folders only.
+    Inside,
+}
+
+fn in_system_folders(name: &str) -> Option<PathBuf> {
+    ["/usr/local/bin", "/usr/bin", "/bin"]
+        .map(|folder| Path::new(folder).join(name))
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
 /// Programs that are used where they are there.
 fn programs(context: &Context) -> Vec<Check> {
-    const PROGRAMS: &[(&str, &str)] = &[
+    const PROGRAMS: &[(&str, Runs, &str)] = &[
         (
             "bwrap",
+            Runs::Here,
             "the sandbox `local` needs it: apt-get install bubblewrap",
         ),
-        ("npm", "agents are installed with it: apt-get install npm"),
-        ("rg", "OpenCode's grep and glob need it: apt-get install ripgrep"),
-        ("python3", "the preset tasks need it: apt-get install python3"),
-        ("git", "agents use it where it is there: apt-get install git"),
+        (
+            "npm",
+            Runs::Here,
+            "agents are installed with it: apt-get install npm",
+        ),
+        (
+            "rg",
+            Runs::Here,
+            "OpenCode's grep and glob need it: apt-get install ripgrep",
+        ),
+        (
+            "python3",
+            Runs::Inside,
+            "the preset tasks need it: apt-get install python3",
+        ),
+        (
+            "git",
+            Runs::Inside,
+            "agents use it where it is there: apt-get install git",
+        ),
     ];
     PROGRAMS
         .iter()
-        .map(|(name, hint)| match context.program(name) {
-            Some(path) => good(name, path.display().to_string()),
-            None => Check {
-                name,
-                state: State::Lacking,
-                value: "not on PATH".into(),
-                hint: Some((*hint).to_owned()),
-            },
+        .map(|(name, runs, hint)| {
+            let (found, where_not) = match runs {
+                Runs::Here => (context.program(name), "not on PATH"),
+                Runs::Inside => (in_system_folders(name), "not in the folders that sandboxes see"),
+            };
+            match found {
+                Some(path) => good(name, path.display().to_string()),
+                None => Check {
+                    name,
+                    state: State::Lacking,
+                    value: where_not.into(),
+                    hint: Some((*hint).to_owned()),
+                },
+            }
         })
         .collect()
 }
@@ -337,4 +377,19 @@ fn lines(findings: &Findings) -> Vec<String> {
         lines.extend(hint(&agent.hint));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_sandboxes_are_looked_for_where_sandboxes_see_them() {
+        let shell = in_system_folders("sh");
+        assert!(
+            shell == Some("/usr/bin/sh".into()) || shell == Some("/bin/sh".into()),
+            "{shell:?}"
+        );
+        assert_eq!(in_system_folders("no-such-program"), None);
+    }
 }

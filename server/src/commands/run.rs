@@ -9,7 +9,7 @@ mod tasks;
 /// Whether the endpoint is there.
 pub mod check;
 
-pub use arguments::Arguments;
+pub use arguments::{Arguments, sandboxes};
 pub use tasks::preset;
 
 use crate::endpoints::{self, Choice, Chosen};
@@ -105,7 +105,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         model.shutdown().await;
     }
     progress.clear();
-    Ok(tally.close(context, total, interrupted.is_cancelled()))
+    Ok(tally.close(context, detail, total, interrupted.is_cancelled()))
 }
 
 /// Refuses, before anything is made, an agent that is unknown, not installed, or not for this machine.
@@ -299,7 +299,7 @@ struct Tally {
     cancelled: u64,
     unwritten: u64,
     rewards: Vec<f64>,
-    /// The last one, shown whole where it is the only one.
+    /// The last one, shown whole where everything is told of it.
     last: Option<(RolloutOutcome, Option<PathBuf>)>,
 }
 
@@ -318,9 +318,9 @@ impl Tally {
     }
 
     /// Prints what was done, and decides how the program ends.
-    fn close(self, context: &Context, total: u64, interrupted: bool) -> Exit {
+    fn close(self, context: &Context, detail: Detail, total: u64, interrupted: bool) -> Exit {
         match &self.last {
-            Some((outcome, folder)) if total == 1 => {
+            Some((outcome, folder)) if detail == Detail::Everything => {
                 for line in outcome.fault.iter().flat_map(render::fault) {
                     context.terminal.note(line);
                 }
@@ -351,7 +351,10 @@ impl Tally {
     }
 
     fn summary(&self, total: u64) -> String {
-        let mut parts = vec![format!("{} of {total} rollouts ended", self.ended)];
+        let mut parts = vec![match total {
+            1 => format!("{} of 1 rollout ended", self.ended),
+            _ => format!("{} of {total} rollouts ended", self.ended),
+        }];
         if self.failed > 0 {
             parts.push(styled(BAD, format!("{} failed", self.failed)));
         }

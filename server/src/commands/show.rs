@@ -59,8 +59,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         StoreError::NotFound { .. } | StoreError::Ambiguous { .. } | StoreError::Missing { .. } => Failure {
             exit: Exit::BadInput,
             ..store_failure(&error)
-        }
-        .hint("`dressage list` shows the ids"),
+        },
         error => store_failure(&error),
     };
     let store = Store::open_read_only(&context.paths.data).await.map_err(failed)?;

@@ -25,6 +25,8 @@ fn the_demo_goes_from_task_to_reward_with_the_real_agent() {
     assert_eq!(row["totals"]["level"], "tokens");
 
     let id = row["id"].as_str().unwrap();
+    let unknown = place.run(&["show", "ffff"]).expect(2);
+    assert_eq!(unknown.err.matches("hint:").count(), 1, "{}", unknown.err);
     let shown = place.run(&["show", &id[..20]]).expect(0);
     assert!(
         shown.out.contains("inside what was sampled in call"),

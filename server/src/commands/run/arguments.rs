@@ -1,6 +1,9 @@
 //! What `dressage run` takes.
 
+use crate::endpoints::{DEMO, SHORTHANDS};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use dressage_rollout::agents::Agents;
+use dressage_sandbox::registry;
 use dressage_wire::task::{CaptureMode, Mode, NetworkPolicy, Placement};
 use std::path::PathBuf;
 
@@ -36,7 +39,7 @@ pub struct Arguments {
     pub samples: u32,
 
     /// The agent.
-    #[arg(long, value_name = "NAME", help_heading = "Agent")]
+    #[arg(long, value_name = "NAME", help = agents(), help_heading = "Agent")]
     pub agent: Option<String>,
     /// Its version, where it is not to be the pinned one.
     #[arg(long, value_name = "VERSION", help_heading = "Agent")]
@@ -51,8 +54,8 @@ pub struct Arguments {
     #[arg(long, value_name = "TOOL", help_heading = "Agent")]
     pub enable_tool: Vec<String>,
 
-    /// The model endpoint: vllm, openai, hf_router, demo, or one of the configuration file.
-    #[arg(long, value_name = "NAME", help_heading = "Endpoint")]
+    /// The model endpoint.
+    #[arg(long, value_name = "NAME", help = endpoints(), help_heading = "Endpoint")]
     pub endpoint: Option<String>,
     /// Its URL, up to and with `/v1`. No key of the environment goes there unless `--api-key-env` names it.
     #[arg(long, value_name = "URL", help_heading = "Endpoint")]
@@ -67,7 +70,7 @@ pub struct Arguments {
     #[arg(long, help_heading = "Endpoint")]
     pub no_check: bool,
 
-    /// Where the agent's calls go.
+    /// Where the agent's calls go; with black_box nothing is captured, and the key is in the sandbox.
     #[arg(long, value_name = "MODE", value_parser = named(MODES), help_heading = "Calls")]
     pub mode: Option<Mode>,
     /// Where the tap answers them.
@@ -123,7 +126,7 @@ pub struct Arguments {
     pub seed: Option<i64>,
 
     /// The sandbox backend.
-    #[arg(long, value_name = "NAME", help_heading = "Sandbox")]
+    #[arg(long, value_name = "NAME", help = sandboxes(), help_heading = "Sandbox")]
     pub sandbox: Option<String>,
     /// What the sandbox can reach besides its model.
     #[arg(long, value_name = "POLICY", value_parser = named(NETWORKS), help_heading = "Sandbox")]
@@ -182,6 +185,26 @@ const PLACEMENTS: &[(&str, Placement)] = &[
 ];
 const CAPTURES: &[(&str, CaptureMode)] = &[("stream", CaptureMode::Stream), ("buffer", CaptureMode::Buffer)];
 const NETWORKS: &[(&str, NetworkPolicy)] = &[("none", NetworkPolicy::None), ("open", NetworkPolicy::Open)];
+
+fn agents() -> String {
+    let agents = Agents::builtin();
+    let names: Vec<_> = agents.iter().map(|agent| agent.name()).collect();
+    format!("The agent: {}", names.join(", "))
+}
+
+fn endpoints() -> String {
+    let names: Vec<_> = SHORTHANDS.iter().map(|known| known.name).chain([DEMO]).collect();
+    format!(
+        "The model endpoint: {}, or one of the configuration file",
+        names.join(", ")
+    )
+}
+
+/// What `--sandbox` takes.
+pub fn sandboxes() -> String {
+    let names: Vec<_> = registry().iter().map(|known| known.name).collect();
+    format!("The sandbox backend: {}", names.join(", "))
+}
 
 /// Takes one of some names.
 fn named<T: Copy + Send + Sync + 'static>(
