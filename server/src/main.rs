@@ -76,12 +76,22 @@ fn main() -> ExitCode {
         Chatter::Normal
     };
     let terminal = Terminal::new(color, chatter);
-    match run(cli, &terminal) {
+    match run(cli, &terminal).and_then(|exit| printed(exit, &terminal)) {
         Ok(exit) => exit.into(),
         Err(failure) => {
             terminal.failure(&failure);
             failure.exit.into()
         }
+    }
+}
+
+/// A result that could not be printed is no result: whoever reads it would take half of it for the whole.
+fn printed(exit: Exit, terminal: &Terminal) -> Result<Exit, Failure> {
+    match terminal.lost() {
+        Some(error) => Err(
+            Failure::new(Exit::MachineLacks, "standard output could not be written").cause(error.to_string()),
+        ),
+        None => Ok(exit),
     }
 }
 

@@ -11,8 +11,7 @@ use indicatif::MultiProgress;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Bold.
 pub const STRONG: Style = Style::new().bold();
@@ -50,7 +49,8 @@ pub struct Terminal {
     pub bars: MultiProgress,
     color: ColorChoice,
     chatter: Chatter,
-    closed: Arc<AtomicBool>,
+    /// Why nothing more goes to standard output, once that is so.
+    closed: Arc<OnceLock<io::Error>>,
 }
 
 impl Terminal {
@@ -71,9 +71,9 @@ impl Terminal {
         self.chatter == Chatter::Normal && io::stderr().is_terminal()
     }
 
-    /// Writes a line of result to standard output. After a failure (its reader has gone) nothing more is written.
+    /// Writes a line of result to standard output. After a failure nothing more is written; see [`Self::lost`].
     pub fn line(&self, line: impl fmt::Display) {
-        if self.closed.load(Ordering::Relaxed) {
+        if self.closed.get().is_some() {
             return;
         }
         let line = self.dressed(format!("{line}\n"), &io::stdout());
@@ -81,9 +81,18 @@ impl Terminal {
             let mut out = io::stdout().lock();
             out.write_all(line.as_bytes()).and_then(|()| out.flush())
         });
-        if written.is_err() {
-            self.closed.store(true, Ordering::Relaxed);
+        if let Err(error) = written {
+            // Somebody else's failure came first, and says as much.
+            let _ = self.closed.set(error);
         }
+    }
+
+    /// Why results did not get to standard output: a full disk, say. That its reader has gone is no failure.
+    #[must_use]
+    pub fn lost(&self) -> Option<&io::Error> {
+        self.closed
+            .get()
+            .filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
     }
 
     /// Writes bytes of result to standard output as they are.

@@ -71,3 +71,18 @@ fn nothing_run_yet_is_an_empty_list_and_no_failure() {
     place.run(&["list", "--json"]).expect(0);
     place.run(&["show", "last"]).expect(2);
 }
+
+#[test]
+fn output_that_a_full_disk_does_not_take_is_exit_3() {
+    let place = Place::new();
+    for arguments in [&["doctor"] as &[&str], &["agents", "list"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = place.command(arguments).stdout(full).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {error}");
+        assert!(
+            error.contains("error: standard output could not be written\ncause: No space left on device"),
+            "{arguments:?}: {error}"
+        );
+    }
+}
