@@ -3,7 +3,7 @@ use dressage_rollout::presets::Preset;
 use dressage_testkit::model::PresetScript;
 use dressage_wire::event::Stage;
 use dressage_wire::fault::Ended;
-use dressage_wire::task::Task;
+use dressage_wire::task::{CaptureMode, Task};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -84,4 +84,21 @@ async fn enabled_tools_are_all_that_reaches_the_model_and_the_system_prompt_does
     assert_eq!(offered(&world), ["bash", "write"]);
     let body = String::from_utf8(world.model.received()[0].body.to_vec()).unwrap();
     assert!(body.contains("Answer in few words, says the task."));
+}
+
+#[tokio::test]
+async fn trap_05_opencode_has_its_streams_from_a_buffered_capture() {
+    let world = world().await;
+    let mut request = world.request(preset("fizzbuzz"));
+    request.capture = CaptureMode::Buffer;
+    let done = world.run_request(request).await;
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    let totals = &done.outcome.totals;
+    assert!(totals.calls >= 2, "{totals:?}");
+    assert_eq!(totals.trainable_calls, totals.calls, "{totals:?}");
+    for received in world.model.received() {
+        let body: serde_json::Value = serde_json::from_slice(&received.body).unwrap();
+        assert_ne!(body["stream"], true, "{body}");
+        assert_eq!(body.get("stream_options"), None, "{body}");
+    }
 }
