@@ -97,6 +97,11 @@ fn failure(result: &CommandResult, index: usize, count: usize) -> Option<Stop> {
             Some(Stage::Setup),
             format!("{place} was ended by signal {signal}: {text}"),
         ),
+        // No program ends with such a code: there was none. The cause is told as its errors.
+        (false, None) if result.exit_code < 0 => faults::SETUP_COMMAND_FAILED.fault(
+            Some(Stage::Setup),
+            format!("{place} could not be started: {text}"),
+        ),
         (false, None) => faults::SETUP_COMMAND_FAILED.fault(
             Some(Stage::Setup),
             format!("{place} exited with code {}: {text}", result.exit_code),

@@ -240,3 +240,19 @@ async fn bad_combinations_are_refused_with_a_row_and_no_sandbox() {
     assert_eq!(backend.log(), [""; 0]);
     assert_eq!(world.recorder.kept.lock().unwrap().finished.len(), 5);
 }
+
+#[tokio::test]
+async fn a_setup_command_that_cannot_be_started_is_said_to_be_that() {
+    let world = World::new().await;
+    let mut task = task(&["true"]);
+    task.setup = vec!["true".into()];
+    task.env.insert("PATH".into(), "/nowhere".into());
+    let done = world.run(task).await;
+    assert_eq!(done.code(), Some("setup_command_failed"));
+    let fault = done.outcome.fault.as_ref().unwrap();
+    assert_eq!(fault.message, "setup command 1 of 1 could not be started: true");
+    assert_eq!(
+        fault.causes,
+        ["start `bash` in the sandbox: no such file or directory"]
+    );
+}
