@@ -1,4 +1,4 @@
-//! The agents: one file and one row of [`Agents::builtin`] each.
+//! The agents: one file and one row of `Agents::builtin` each.
 //!
 //! An agent says how its program is installed, how it is started against a base URL, what the lines that it prints
 //! mean, and by which signs its calls are known. It never touches a sandbox itself.

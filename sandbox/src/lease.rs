@@ -1,8 +1,8 @@
 //! Who owns what outside the process, and how what the dead left is removed.
 //!
-//! Whoever makes something outside the process writes a [`Lease`] first. Each process is an [`Owner`]: a file
+//! Whoever makes something outside the process writes a `Lease` first. Each process is an `Owner`: a file
 //! under `owners/` in the data directory that it holds locked for as long as it lives. What belongs to an owner
-//! whose lock can be taken is removed by [`Reaper::sweep`]; nothing else ever is, so that two processes on one data directory never
+//! whose lock can be taken is removed by `Reaper::sweep`; nothing else ever is, so that two processes on one data directory never
 //! remove each other's sandboxes. The kernel drops the lock with the process, however it ends.
 
 /// Processes that own things.

@@ -2,7 +2,7 @@
 //!
 //! Values come from the process's environment, then from a `.env` file in the working directory. A `.env` file is
 //! data of whatever folder one happens to stand in, so it fills in only variables marked for it, never overrides, and
-//! [`Environment::origin`] tells the two apart: a key of the user's own environment must not follow a URL of a `.env`.
+//! `Environment::origin` tells the two apart: a key of the user's own environment must not follow a URL of a `.env`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The life of a call, on one page: authenticate, read, prepare, budget, send, relay, record.
 //!
-//! The phases follow each other in [`forward`]; each later one is a file of its own. The call is recorded exactly once
-//! wherever it ends: [`OpenCall`] hands itself over when it is dropped.
+//! The phases follow each other in `forward`; each later one is a file of its own. The call is recorded exactly once
+//! wherever it ends: `OpenCall` hands itself over when it is dropped.
 
 use crate::answer::{self, ReplyHead};
 use crate::open_call::{OpenCall, nothing_captured};

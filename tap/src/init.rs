@@ -1,6 +1,6 @@
 //! `dressage-tap init`: the first process of a sandbox, which does there what the host asks.
 //!
-//! It speaks the frames of [`dressage_wire::control`] on a socket it inherited, and answers nobody else: it makes
+//! It speaks the frames of `dressage_wire::control` on a socket it inherited, and answers nobody else: it makes
 //! itself non-dumpable first, so that programs in the sandbox, which have the same user id, can neither open its
 //! descriptors nor trace it; as the first process of a pid namespace it cannot be killed by them either. It is also the
 //! relay, on a channel of its own. It reaps what is orphaned, ends whole trees, and ends everything when the host's end closes.

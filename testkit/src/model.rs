@@ -2,7 +2,7 @@
 //!
 //! It promises what vLLM 0.32 does: prompt ids are the tokenisation of what it *received*; sampled ids, log-probabilities
 //! and the usage count agree; a stream that was asked for ids differs from a plain one only by them and by the events
-//! that carry nothing else. It runs no model: a [`Script`] decides what is said, so every reply is known beforehand.
+//! that carry nothing else. It runs no model: a `model::Script` decides what is said, so every reply is known beforehand.
 
 /// Text to ids and back: bytes, common pieces, special tokens.
 mod tokenizer;

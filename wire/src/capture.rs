@@ -1,7 +1,7 @@
 //! What the tap tells a dialect about a call, and what the dialect tells it back: rules and facts of the request, what
 //! was captured of the reply, what an endpoint refuses, and who made the call.
 //!
-//! Nothing here knows the members of any one dialect; [`crate::dialect`] holds those.
+//! Nothing here knows the members of any one dialect; `crate::dialect` holds those.
 
 /// What is to be done to a request, and what came of it.
 pub mod request;

@@ -1,7 +1,7 @@
 //! The dialects agents speak to their models: how a request is edited, how a reply is captured and stripped, and how an
 //! answer of our own looks.
 //!
-//! A dialect is one file here and one row of [`DIALECTS`]; nothing else matches on which dialect a call is in. What is
+//! A dialect is one file here and one row of `DIALECTS`; nothing else matches on which dialect a call is in. What is
 //! cut or replaced is cut or replaced in the raw bytes: what is not ours passes as it came.
 
 /// OpenAI chat completions.

@@ -1,9 +1,9 @@
 //! Where the members of a JSON text are, found without building a tree.
 //!
-//! [`Reader`] goes through a text once, from front to back: objects member by member, arrays item by item, values as
-//! spans of bytes. What is skipped is checked for balanced brackets and closed strings only; [`canonical`] checks
-//! a text in full. `NaN` and `Infinity`, which Python servers write, are read. Nothing recurses but [`canonical`], which
-//! takes no more than [`MAX_DEPTH`] open brackets.
+//! `Reader` goes through a text once, from front to back: objects member by member, arrays item by item, values as
+//! spans of bytes. What is skipped is checked for balanced brackets and closed strings only; `canonical` checks
+//! a text in full. `NaN` and `Infinity`, which Python servers write, are read. Nothing recurses but `canonical`, which
+//! takes no more than `MAX_DEPTH` open brackets.
 
 /// Many bytes at once.
 mod block;

@@ -1,7 +1,7 @@
 //! What is asked for: an instruction, how to set up and verify it, the agent, sampling and limits.
 //!
-//! A task comes as TOML or JSON text ([`Task::from_toml`], [`Task::from_json`]) or is built in code. What is read is
-//! checked as a whole ([`Task::validate`]), and each error says where in the task it is.
+//! A task comes as TOML or JSON text (`Task::from_toml`, `Task::from_json`) or is built in code. What is read is
+//! checked as a whole (`Task::validate`), and each error says where in the task it is.
 
 /// The agent of a task, its limits and its reward's range.
 mod parts;

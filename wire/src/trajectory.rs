@@ -1,7 +1,7 @@
 //! The calls of a rollout in compact form, and the sequences a trainer takes.
 //!
-//! A [`TrajectoryBuilder`] is fed each call as it ends and gives back what is to be stored of it: message contents once,
-//! token ids as what they share with an earlier call and what is new. A [`Trajectory`] is the same state restored from
+//! A `TrajectoryBuilder` is fed each call as it ends and gives back what is to be stored of it: message contents once,
+//! token ids as what they share with an earlier call and what is new. A `Trajectory` is the same state restored from
 //! the stored records. Both answer for the full ids of every call, and for the sequences. Nothing is retokenised,
 //! realigned or guessed at.
 

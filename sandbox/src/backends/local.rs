@@ -1,7 +1,7 @@
 //! Sandboxes of bubblewrap: every namespace unshared, a read-only system, one writable home.
 //!
 //! Bubblewrap maps one user id, and started by root that would be root on this machine; hence root becomes an
-//! unprivileged user, one a sandbox, before. What a sandbox sees of the machine is `/usr` and what [`system`] names, nothing
+//! unprivileged user, one a sandbox, before. What a sandbox sees of the machine is `/usr` and what `system` names, nothing
 //! else.
 
 /// What of this machine is seen inside.

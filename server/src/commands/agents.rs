@@ -120,11 +120,7 @@ async fn install(
     let agents = context.agents();
     let chosen = match name {
         Some(name) => {
-            vec![
-                agents
-                    .get(name)
-                    .map_err(|error| failure(Exit::BadInput, &error))?,
-            ]
+            vec![agents.get(name).map_err(|error| failure(&error))?]
         }
         None => agents.iter().cloned().collect(),
     };
@@ -143,10 +139,7 @@ async fn install(
             })
             .await;
         spinner.finish_and_clear();
-        let installed = installed.map_err(|error| match error {
-            AgentError::BadVersion { .. } | AgentError::Unknown { .. } => failure(Exit::BadInput, &error),
-            _ => failure(Exit::MachineLacks, &error),
-        })?;
+        let installed = installed.map_err(|error| failure(&error))?;
         context.terminal.line(format!(
             "{} {} is installed in {}",
             agent.name(),
@@ -157,7 +150,12 @@ async fn install(
     Ok(Exit::Done)
 }
 
-fn failure(exit: Exit, error: &AgentError) -> Failure {
+/// How a command ends where an agent cannot be had: what was asked for is wrong, or the machine lacks it.
+pub(super) fn failure(error: &AgentError) -> Failure {
+    let exit = match error {
+        AgentError::BadVersion { .. } | AgentError::Unknown { .. } => Exit::BadInput,
+        _ => Exit::MachineLacks,
+    };
     Failure::from_error(exit, error).maybe_hint(error.hint())
 }
 

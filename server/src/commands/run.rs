@@ -113,10 +113,10 @@ pub fn check_agent(context: &Context, task: &Task) -> Result<(), Failure> {
     let agents = context.agents();
     let agent = agents
         .get(&task.agent.name)
-        .map_err(|error| Failure::from_error(Exit::BadInput, &error).maybe_hint(error.hint()))?;
+        .map_err(|error| super::agents::failure(&error))?;
     agent
         .installed(&context.paths.cache, task.agent.version.as_deref())
-        .map_err(|error| Failure::from_error(Exit::MachineLacks, &error).maybe_hint(error.hint()))?;
+        .map_err(|error| super::agents::failure(&error))?;
     Ok(())
 }
 

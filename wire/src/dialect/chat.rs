@@ -1,7 +1,7 @@
 //! OpenAI chat completions, as vLLM, SGLang, llama.cpp, OpenAI and others speak it.
 //!
 //! A request is taken apart into its members and put together again, untouched members byte for byte. A reply is read
-//! once, in place: [`reply`] notes where the members are that matter and takes what is captured, [`strip`] then cuts
+//! once, in place: `reply` notes where the members are that matter and takes what is captured, `strip` then cuts
 //! what is not for the agent. Facts about servers are those of vLLM 0.32.0 and llama.cpp b10434, recorded in the
 //! fixtures.
 
