@@ -199,9 +199,10 @@ async fn creating_that_is_cancelled_at_any_moment_leaves_nothing() {
                     .iter()
                     .all(|folder| world.names(folder).iter().all(|left| !left.contains(&name)))
                     && groups_of(id).is_empty()
+                    // Without control groups the kernel ends what bubblewrap had begun, a moment after bubblewrap.
+                    && processes_with(&name).is_empty()
             })
             .await;
-            assert_eq!(processes_with(&name), Vec::<i32>::new());
         }
     }
 }
