@@ -58,6 +58,7 @@ impl Reaper {
             }
         }
         for owner in dead.into_iter().filter(|owner| !still_leasing.contains(owner)) {
+            Lease::remove_unfinished(data_dir, owner);
             owner::forget(data_dir, owner);
         }
         Ok(swept)

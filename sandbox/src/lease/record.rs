@@ -102,7 +102,7 @@ impl Lease {
 
     fn put(&self, data_dir: &Path, sync: bool) -> Result<(), LeaseError> {
         let path = lease_path(data_dir, self.sandbox);
-        let fresh = path.with_extension("new");
+        let fresh = leases_directory(data_dir).join(format!("{}{}", self.sandbox, unfinished(self.owner)));
         let failed = |operation, source| LeaseError::File {
             operation,
             path: path.clone(),
@@ -187,6 +187,18 @@ impl Lease {
         Ok((leases, unreadable))
     }
 
+    /// Removes what an owner that died while it wrote a lease had of it. Nothing exists by such a lease yet, or the whole
+    /// lease it was to replace is still there.
+    pub(super) fn remove_unfinished(data_dir: &Path, owner: OwnerId) {
+        let entries = std::fs::read_dir(leases_directory(data_dir));
+        for entry in entries.into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().ends_with(&unfinished(owner)) {
+                // What cannot be removed now is tried again by nobody, and is read by nobody either.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
     /// Removes everything that the lease names, then the lease. What is gone already is no error. Blocks for as long
     /// as the removal of the files takes.
     ///
@@ -223,6 +235,11 @@ impl Lease {
 
 fn leases_directory(data_dir: &Path) -> PathBuf {
     data_dir.join("leases")
+}
+
+/// How the name of a lease ends while its owner writes it.
+fn unfinished(owner: OwnerId) -> String {
+    format!(".{owner}.new")
 }
 
 fn lease_path(data_dir: &Path, sandbox: SandboxId) -> PathBuf {

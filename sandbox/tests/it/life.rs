@@ -248,6 +248,12 @@ async fn a_killed_process_leaves_nothing_that_the_next_does_not_remove() {
     let dead = dead_owners(&world.config.data_dir).unwrap();
     assert_eq!(dead.len(), 1);
     assert!(!is_alive(&world.config.data_dir, dead[0]));
+    // As if each had been about to write a lease when the other died.
+    let leases = world.config.data_dir.join("leases");
+    let unfinished = |owner| format!("{}.{owner}.new", SandboxId::new());
+    let (theirs, ours) = (unfinished(dead[0]), unfinished(world.config.owner.id()));
+    std::fs::write(leases.join(theirs), "{").unwrap();
+    std::fs::write(leases.join(&ours), "{").unwrap();
     let mut swept = Reaper::new(Arc::clone(&world.config.owner)).sweep().unwrap();
     swept.removed.sort();
     assert_eq!(swept.removed, sandboxes);
@@ -255,6 +261,7 @@ async fn a_killed_process_leaves_nothing_that_the_next_does_not_remove() {
     for sandbox in sandboxes {
         assert_nothing_left(&world.config.data_dir, sandbox);
     }
+    assert_eq!(world.names("leases"), [ours]);
     assert_eq!(dead_owners(&world.config.data_dir).unwrap(), []);
 }
 
