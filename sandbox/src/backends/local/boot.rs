@@ -131,6 +131,9 @@ impl Bubble {
         let (info, their_info) = pipe2(OFlag::O_CLOEXEC)
             .map_err(io::Error::from)
             .map_err(failed("make a pipe"))?;
+        // Where this is cancelled, the pipe has to outlast bubblewrap: writing to a pipe that nobody reads would end it by
+        // itself, and its own child would wait for it for ever.
+        let _open_until_the_end = info.try_clone().map_err(failed("make a pipe"))?;
         let (their_gate, gate) = pipe2(OFlag::O_CLOEXEC)
             .map_err(io::Error::from)
             .map_err(failed("make a pipe"))?;
