@@ -6,6 +6,9 @@ pub mod demo;
 /// `dressage run`.
 pub mod run;
 
+/// `dressage serve`.
+pub mod serve;
+
 /// `dressage list`.
 pub mod list;
 

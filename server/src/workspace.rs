@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What every command works with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Context {
     /// Where output goes.
     pub terminal: Terminal,

@@ -1,0 +1,60 @@
+//! The HTTP server: one listener, one router, and what holds for every route of it.
+
+/// Who may ask.
+pub mod access;
+
+/// Failures as replies.
+mod reply;
+
+/// Bodies.
+mod body;
+
+/// Connections.
+mod listen;
+
+pub use access::{Access, AccessConfig};
+pub use body::JsonBody;
+pub use listen::{Listener, ListenError};
+pub use reply::ErrorBody;
+
+use crate::rest;
+use crate::service::{Code, Service, ServiceError};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, FromRef};
+use axum::middleware;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes that a body may have: a task with its files.
+pub const BODY_MAX: usize = 64 << 20;
+
+/// What handlers work with.
+#[derive(Clone, FromRef)]
+pub struct App {
+    /// The engine with everything around it.
+    pub service: Service,
+    /// Who may ask.
+    pub access: Arc<Access>,
+    /// Cancelled when the server stops: streams end, sockets close.
+    pub stopping: CancellationToken,
+}
+
+/// Every route, with what holds for all of them.
+pub fn router(app: App) -> Router {
+    Router::new()
+        .nest("/api/v1", rest::router())
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(middleware::from_fn_with_state(app.clone(), access::guard))
+        .with_state(app)
+}
+
+async fn unknown_route(uri: axum::http::Uri) -> ServiceError {
+    ServiceError::new(Code::UnknownRoute, format!("there is nothing at `{}`", crate::terminal::one_line(uri.path(), 200)))
+}
+
+async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> ServiceError {
+    let path = crate::terminal::one_line(uri.path(), 200);
+    ServiceError::new(Code::MethodNotAllowed, format!("`{path}` does not take {method}"))
+}
