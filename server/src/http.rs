@@ -17,11 +17,12 @@ pub use body::JsonBody;
 pub use listen::{Listener, ListenError};
 pub use reply::ErrorBody;
 
-use crate::rest;
+use crate::{openenv, rest};
 use crate::service::{Code, Service, ServiceError};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef};
 use axum::middleware;
+use axum::response::IntoResponse;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -35,14 +36,28 @@ pub struct App {
     pub service: Service,
     /// Who may ask.
     pub access: Arc<Access>,
+    /// What OpenEnv clients act on.
+    pub openenv: OpenEnv,
     /// Cancelled when the server stops: streams end, sockets close.
     pub stopping: CancellationToken,
+}
+
+/// What OpenEnv clients act on.
+#[derive(Clone, Debug)]
+pub struct OpenEnv {
+    /// Their sessions.
+    pub sessions: Arc<openenv::Sessions>,
+    /// How much of the surface there is.
+    pub mode: openenv::EnvMode,
+    /// Whether a rollout whose caller has gone is cancelled.
+    pub cancel_abandoned: bool,
 }
 
 /// Every route, with what holds for all of them.
 pub fn router(app: App) -> Router {
     Router::new()
         .nest("/api/v1", rest::router())
+        .merge(openenv::router(app.openenv.mode))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))
@@ -50,11 +65,17 @@ pub fn router(app: App) -> Router {
         .with_state(app)
 }
 
-async fn unknown_route(uri: axum::http::Uri) -> ServiceError {
-    ServiceError::new(Code::UnknownRoute, format!("there is nothing at `{}`", crate::terminal::one_line(uri.path(), 200)))
+async fn unknown_route(uri: axum::http::Uri) -> axum::response::Response {
+    if !uri.path().starts_with("/api/") {
+        return openenv::detail(axum::http::StatusCode::NOT_FOUND, "Not Found");
+    }
+    ServiceError::new(Code::UnknownRoute, format!("there is nothing at `{}`", crate::terminal::one_line(uri.path(), 200))).into_response()
 }
 
-async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> ServiceError {
+async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> axum::response::Response {
+    if !uri.path().starts_with("/api/") {
+        return openenv::detail(axum::http::StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    }
     let path = crate::terminal::one_line(uri.path(), 200);
-    ServiceError::new(Code::MethodNotAllowed, format!("`{path}` does not take {method}"))
+    ServiceError::new(Code::MethodNotAllowed, format!("`{path}` does not take {method}")).into_response()
 }

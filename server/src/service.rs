@@ -84,7 +84,7 @@ impl Service {
         let workspace = context.open().await?;
         let backend = workspace.backend(&config.backend)?;
         let board = Arc::new(Board::new());
-        let supervisor = workspace.serving(&context, config.limits.clone(), board.clone());
+        let supervisor = workspace.engine(&context, config.limits.clone(), Some(board.clone()));
         let service = Self(Arc::new(Inner {
             endpoints: Endpoints::new(config.client_base_url),
             backends: Mutex::new(HashMap::from([(config.backend.clone(), backend)])),

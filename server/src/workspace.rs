@@ -210,9 +210,20 @@ impl Workspace {
             .map_err(|error| Failure::from_error(Exit::MachineLacks, &error).maybe_hint(error.hint()))
     }
 
-    /// Starts the engine.
+    /// Starts the engine for a command.
     #[must_use]
     pub fn supervisor(&self, context: &Context, concurrency: usize) -> Supervisor {
+        self.engine(context, QueueLimits::of(concurrency), None)
+    }
+
+    /// Starts the engine for a server.
+    #[must_use]
+    pub fn engine(
+        &self,
+        context: &Context,
+        limits: QueueLimits,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Supervisor {
         Supervisor::start(SupervisorConfig {
             owner: self.backends.owner.id(),
             recorder: self.store.clone(),
@@ -223,7 +234,8 @@ impl Workspace {
                 "dressage.installation".to_owned(),
                 self.backends.owner.installation().to_string(),
             )]),
-            concurrency,
+            limits,
+            observer,
         })
     }
 }

@@ -29,6 +29,9 @@ mod unsaved;
 /// Finding rollouts and giving back what was kept of them.
 mod read;
 
+/// Everything that was said in a rollout.
+mod transcript;
+
 /// The native trajectory file.
 mod export;
 
@@ -36,4 +39,5 @@ pub use error::{Problem, StoreError};
 pub use export::TRAJECTORY_SCHEMA_VERSION;
 pub use open::Store;
 pub use read::StoredRollout;
+pub use transcript::Transcript;
 pub use rows::{ListFilter, RolloutRow, RolloutState};

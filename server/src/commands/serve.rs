@@ -2,8 +2,10 @@
 
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::http::{self, Access, AccessConfig, App, Listener};
+use crate::environment::names;
+use crate::http::{self, Access, AccessConfig, App, Listener, OpenEnv};
 use crate::interrupt;
+use crate::openenv::{EnvMode, Sessions};
 use crate::service::{ClientBaseUrl, Service, ServiceConfig};
 use crate::terminal::{STRONG, styled};
 use crate::workspace::Context;
@@ -51,6 +53,12 @@ pub struct Arguments {
     /// At most so many rollouts at once on an endpoint; repeatable.
     #[arg(long, value_name = "NAME=COUNT", value_parser = limit, help_heading = "Rollouts")]
     pub endpoint_limit: Vec<(String, usize)>,
+    /// OpenEnv sessions at once; default MAX_CONCURRENT_ENVS, else 4.
+    #[arg(long, value_name = "COUNT", help_heading = "OpenEnv")]
+    pub max_sessions: Option<usize>,
+    /// Let a rollout go on whose OpenEnv client has gone.
+    #[arg(long, help_heading = "OpenEnv")]
+    pub keep_abandoned: bool,
     /// Seconds that rollouts may take to end when the server is stopped, before they are cancelled.
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, help_heading = "Rollouts")]
     pub grace: f64,
@@ -66,6 +74,9 @@ fn limit(text: &str) -> Result<(String, usize), String> {
 
 /// Rollouts at once where nobody says.
 const DEFAULT_CONCURRENCY: usize = 4;
+
+/// OpenEnv sessions at once where nobody says, as in `opencode_env`.
+const DEFAULT_SESSIONS: usize = 4;
 
 /// Serves until it is stopped.
 ///
@@ -103,7 +114,9 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error).hint("`--port` names another port"))?;
     let service = Service::start(Arc::new(context.clone()), config).await?;
     let stopping = CancellationToken::new();
+    let openenv = openenv(arguments, context)?;
     let app = App {
+        openenv,
         service: service.clone(),
         access: Arc::new(Access::new(&AccessConfig {
             hosts: arguments.allow_host.clone(),
@@ -112,7 +125,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         stopping: stopping.clone(),
     };
     let grace = Duration::try_from_secs_f64(arguments.grace).map_err(|_| Failure::input("`--grace` is no time"))?;
-    let stop = interrupt::listen_serving(&service, grace, &context.terminal)
+    let stop = interrupt::listen_serving(service.supervisor(), grace, &context.terminal)
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
     context.terminal.note(format!("{} on {}", styled(STRONG, "dressage serves"), format_args!("http://{}", listener.address())));
     let serving = tokio::spawn(listener.serve(http::router(app), stopping.clone()));
@@ -123,6 +136,30 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     Ok(Exit::Done)
 }
 
+/// What OpenEnv clients find, as the variables of OpenEnv's own server have it.
+fn openenv(arguments: &Arguments, context: &Context) -> Result<OpenEnv, Failure> {
+    let variable = |name| context.environment.get(name).filter(|value| !value.is_empty());
+    let from_variable = match variable(names::MAX_CONCURRENT_ENVS) {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| {
+            Failure::input(format!("{} is `{text}`, which is not a count", names::MAX_CONCURRENT_ENVS))
+        })?),
+    };
+    let mode = match variable(names::OPENENV_MODE).map(str::to_ascii_lowercase).as_deref() {
+        None | Some("simulation") => EnvMode::Simulation,
+        Some("production") => EnvMode::Production,
+        Some(other) => {
+            return Err(Failure::input(format!("{} is `{other}`", names::OPENENV_MODE))
+                .hint("it is `simulation` or `production`"));
+        }
+    };
+    Ok(OpenEnv {
+        sessions: Sessions::new(arguments.max_sessions.or(from_variable).unwrap_or(DEFAULT_SESSIONS).max(1)),
+        mode,
+        cancel_abandoned: !arguments.keep_abandoned,
+    })
+}
+
 /// The keys of the file and of the environment.
 fn keys(arguments: &Arguments, context: &Context) -> Result<Vec<SecretString>, Failure> {
     let mut text = String::new();
@@ -131,7 +168,7 @@ fn keys(arguments: &Arguments, context: &Context) -> Result<Vec<SecretString>, F
             Failure::input(format!("API keys `{}` cannot be read", path.display())).cause(error.to_string())
         })?;
     }
-    let from_environment = context.environment.get(crate::environment::names::API_KEYS).unwrap_or_default();
+    let from_environment = context.environment.get(names::API_KEYS).unwrap_or_default();
     let keys = text.lines().chain(from_environment.split(','));
     let keys: Vec<_> = keys.map(str::trim).filter(|key| !key.is_empty() && !key.starts_with('#')).collect();
     if let Some(short) = keys.iter().find(|key| key.len() < 16) {
