@@ -24,11 +24,15 @@ mod submit;
 /// Events for listeners.
 mod follow;
 
+/// Calls as trainers read them.
+mod turns;
+
 pub use endpoints::ClientBaseUrl;
-pub use error::{Code, Detail, ServiceError};
+pub use error::{Code, Place, ServiceError};
 pub use follow::{FeedItem, Feed, Follow};
 pub use spec::{HOLD_TIMEOUT_S, OnInterrupt, RolloutSpec, SAMPLES_MAX, SUBMISSION_MAX};
 pub use submit::{Idempotency, Submission};
+pub use turns::{Detail, Turn};
 pub use views::{Live, Page, Position, Submitted, Summary, View};
 
 use self::board::Board;

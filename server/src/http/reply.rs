@@ -1,4 +1,4 @@
-use crate::service::{Code, Detail, ServiceError};
+use crate::service::{Code, Place, ServiceError};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -27,7 +27,7 @@ pub struct ErrorInfo {
     pub hint: Option<String>,
     /// The places of the request that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub details: Vec<Detail>,
+    pub details: Vec<Place>,
 }
 
 impl From<ServiceError> for ErrorBody {

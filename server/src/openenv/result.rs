@@ -1,9 +1,9 @@
 //! The result of `run_rollout`: upstream's `RolloutResult`, with what trainers need beside it.
 
-use crate::service::{Service, ServiceError};
+use crate::service::{Detail, Service, ServiceError, Turn};
 use dressage_store::Transcript;
-use dressage_wire::call::{CallEnd, Purpose};
 use dressage_wire::fault::Fault;
+use dressage_wire::ids::RolloutId;
 use dressage_wire::reward::CommandResult;
 use dressage_wire::rollout::RolloutOutcome;
 use dressage_wire::task::Mode;
@@ -58,73 +58,6 @@ struct Command<'a> {
     duration_s: f64,
 }
 
-/// Upstream's `RolloutTurn`, and what goes beyond it.
-#[derive(Debug, Serialize)]
-struct Turn {
-    turn: u32,
-    finish_reason: Option<String>,
-    completion_tokens: Vec<String>,
-    completion_token_ids: Vec<u32>,
-    per_token_logps: Vec<f64>,
-    latency_s: f64,
-    timestamp: f64,
-    upstream_status: Option<u16>,
-    upstream_error: Option<Value>,
-    node_id: String,
-    parent_node_id: Option<String>,
-    role: &'static str,
-    flags: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<Vec<u32>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_mask: Option<Vec<u8>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response: Option<Value>,
-    metadata: Value,
-}
-
-/// How much is told of turns; less where a result would be too large.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Detail {
-    /// Everything.
-    Full,
-    /// Of requests only the messages that the parent's did not have.
-    NewMessages,
-    /// Nor the ids of prompts.
-    NoPrompts,
-    /// Neither requests nor replies.
-    NoBodies,
-    /// No turns.
-    NoTurns,
-}
-
-impl Detail {
-    const ALL: [Self; 5] = [Self::Full, Self::NewMessages, Self::NoPrompts, Self::NoBodies, Self::NoTurns];
-
-    fn omitted(self) -> Vec<&'static str> {
-        match self {
-            Self::Full => vec![],
-            Self::NewMessages => vec!["request.messages before those that are new since parent_node_id"],
-            Self::NoPrompts => vec![
-                "request.messages before those that are new since parent_node_id",
-                "prompt_token_ids",
-                "loss_mask",
-            ],
-            Self::NoBodies | Self::NoTurns => vec!["request", "response", "prompt_token_ids", "loss_mask"],
-        }
-    }
-
-    /// Bytes that a result of this detail may have.
-    fn limit(self) -> usize {
-        match self {
-            Self::Full | Self::NewMessages | Self::NoPrompts => FULL_MAX,
-            Self::NoBodies | Self::NoTurns => RESULT_MAX,
-        }
-    }
-}
-
 /// The result of a rollout that ended, as JSON.
 ///
 /// # Errors
@@ -138,9 +71,9 @@ pub async fn text(
     let transcript = service.store().transcript(outcome.id).await?;
     let (outcome, task_id) = (outcome.clone(), task_id.to_owned());
     let made = tokio::task::spawn_blocking(move || {
-        let mut texts = Detail::ALL.into_iter().map(|detail| {
-            let turns = turns(&transcript, &outcome, detail);
-            turns.and_then(|turns| render(&task_id, mode, &outcome, turns, detail.limit()))
+        let mut texts = Detail::ALL.map(Some).into_iter().chain([None]).map(|detail| {
+            let turns = turns(&transcript, outcome.id, detail);
+            turns.and_then(|turns| render(&task_id, mode, &outcome, turns, limit(detail)))
         });
         // Without turns, the files are what is left, and collecting them is bounded.
         texts.find_map(|text| text).unwrap_or_else(|| unstarted(&task_id, mode, "the result is too large"))
@@ -242,17 +175,14 @@ fn tail(text: &str) -> &str {
 }
 
 /// The turns as JSON; `None` as soon as they are larger than their detail allows.
-fn turns(transcript: &Transcript, outcome: &RolloutOutcome, detail: Detail) -> Option<Vec<Box<RawValue>>> {
-    if detail == Detail::NoTurns {
-        return Some(Vec::new());
-    }
+fn turns(transcript: &Transcript, rollout: RolloutId, detail: Option<Detail>) -> Option<Vec<Box<RawValue>>> {
+    let Some(detail) = detail else { return Some(Vec::new()) };
     let mut bytes = 0;
     let mut turns = Vec::new();
-    for (position, call) in transcript.trajectory().calls().enumerate() {
-        let turn = turn(transcript, outcome, position, &call, detail)?;
+    for turn in Turn::all(transcript, rollout, detail) {
         let turn = serde_json::value::to_raw_value(&turn).ok()?;
         bytes += turn.get().len();
-        if bytes > detail.limit() {
+        if bytes > limit(Some(detail)) {
             return None;
         }
         turns.push(turn);
@@ -260,82 +190,12 @@ fn turns(transcript: &Transcript, outcome: &RolloutOutcome, detail: Detail) -> O
     Some(turns)
 }
 
-fn turn(
-    transcript: &Transcript,
-    outcome: &RolloutOutcome,
-    position: usize,
-    call: &dressage_wire::trajectory::CallView<'_>,
-    detail: Detail,
-) -> Option<Turn> {
-    let meta = call.meta;
-    let record = transcript.record(meta.index)?;
-    let completion = record.completions.first();
-    let ids = completion.map(|completion| completion.token_ids.clone()).unwrap_or_default();
-    let logprobs = completion.map(|completion| completion.logprobs.clone()).unwrap_or_default();
-    // A number that is none has no JSON form, and nothing is put in its place.
-    let logprobs = if logprobs.iter().all(|logprob| logprob.is_finite()) { logprobs } else { Vec::new() };
-    let prompt = (detail < Detail::NoPrompts).then(|| transcript.trajectory().prompt_token_ids(meta.index)).flatten();
-    let loss_mask = prompt.as_ref().map(|prompt| {
-        let mut mask = vec![0; prompt.len()];
-        mask.resize(prompt.len() + ids.len(), u8::from(call.trainable));
-        mask
-    });
-    let (request, response) = if detail < Detail::NoBodies {
-        let request = transcript.request(meta.index).and_then(|body| serde_json::from_slice(&body).ok());
-        let response = transcript.response(meta.index).and_then(|body| serde_json::from_slice(&body).ok());
-        let shared = match detail {
-            Detail::Full => 0,
-            _ => call.continues.map_or(0, |parent| transcript.shared_messages(parent, meta.index)),
-        };
-        (request.map(|request| without_first(request, shared)), response)
-    } else {
-        (None, None)
-    };
-    let node = |index: u32| format!("{}:{index}", outcome.id);
-    let mut metadata = json!({
-        "sampling_params": meta.sampling,
-        "model": meta.model,
-        "level": meta.level,
-        "purpose": meta.purpose,
-        "end": meta.end,
-        "trainable": call.trainable,
-        "session": meta.session,
-        "prefix_break": call.prefix_break,
-    });
-    let omitted = detail.omitted();
-    if let Some(table) = metadata.as_object_mut().filter(|_| !omitted.is_empty()) {
-        table.insert("omitted".into(), json!(omitted));
-        table.insert("rest".into(), json!(format!("/api/v1/rollouts/{}/calls/{}", outcome.id, meta.index)));
+/// Bytes that a result of this detail may have.
+fn limit(detail: Option<Detail>) -> usize {
+    match detail {
+        Some(Detail::Full | Detail::NewMessages | Detail::NoPrompts) => FULL_MAX,
+        Some(Detail::NoBodies) | None => RESULT_MAX,
     }
-    let failed = !matches!(meta.end, CallEnd::Complete | CallEnd::Budget);
-    Some(Turn {
-        turn: u32::try_from(position + 1).unwrap_or(u32::MAX),
-        finish_reason: completion.and_then(|completion| completion.finish_reason.clone()),
-        completion_tokens: completion.map(|completion| completion.tokens.clone()).unwrap_or_default(),
-        completion_token_ids: ids,
-        per_token_logps: logprobs,
-        latency_s: meta.duration_ms as f64 / 1000.0,
-        timestamp: meta.started_unix_ms as f64 / 1000.0,
-        upstream_status: meta.status.filter(|_| failed),
-        upstream_error: failed.then(|| json!({"end": meta.end, "message": meta.error})),
-        node_id: node(meta.index),
-        parent_node_id: call.continues.map(node),
-        role: if meta.purpose == Purpose::Agent { "agent" } else { "auxiliary" },
-        flags: json!(call.flags),
-        prompt_token_ids: prompt,
-        loss_mask,
-        request,
-        response,
-        metadata,
-    })
-}
-
-/// A request without its first messages.
-fn without_first(mut request: Value, count: usize) -> Value {
-    if let Some(messages) = request.get_mut("messages").and_then(Value::as_array_mut) {
-        messages.drain(..count.min(messages.len()));
-    }
-    request
 }
 
 #[cfg(test)]

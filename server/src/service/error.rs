@@ -16,12 +16,12 @@ pub struct ServiceError {
     /// What may help.
     pub hint: Option<String>,
     /// The places of the input that are wrong.
-    pub details: Vec<Detail>,
+    pub details: Vec<Place>,
 }
 
 /// A place of the input that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Detail {
+pub struct Place {
     /// The key with those above it, such as `rollouts[2].task.agent.nam`.
     #[schema(example = "task.agent.nam")]
     pub path: String,
@@ -104,7 +104,7 @@ impl ServiceError {
 
     /// Input that is wrong in one place.
     pub fn invalid(path: impl Into<String>, message: impl Into<String>) -> Self {
-        let detail = Detail {
+        let detail = Place {
             path: path.into(),
             message: message.into(),
         };
@@ -128,7 +128,7 @@ impl ServiceError {
             _ => path.to_owned(),
         };
         Self {
-            details: vec![Detail {
+            details: vec![Place {
                 path: place,
                 message: error.to_string(),
             }],

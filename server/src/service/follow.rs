@@ -56,6 +56,12 @@ pub enum FeedItem {
 }
 
 impl Feed {
+    /// Where it is.
+    #[must_use]
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
     /// The next item. `None` where the server is gone.
     pub async fn next(&mut self) -> Option<FeedItem> {
         loop {

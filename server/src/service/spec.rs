@@ -1,6 +1,6 @@
 //! What a rollout is asked for with: one form for REST, MCP, OpenEnv and the queue on disk.
 
-use super::error::{Code, Detail, ServiceError};
+use super::error::{Code, Place, ServiceError};
 use crate::error::nearest;
 use dressage_rollout::presets::{PRESETS, Preset};
 use dressage_wire::task::{CaptureMode, Mode, Placement, Task};
@@ -208,7 +208,7 @@ impl RolloutSpec {
             }),
             (Some(_), Some(_)) => Err(ServiceError::invalid("preset", "stands beside `task`; give one of them")),
             (None, None) => Err(ServiceError {
-                details: vec![Detail {
+                details: vec![Place {
                     path: "task".into(),
                     message: "is missing".into(),
                 }],
