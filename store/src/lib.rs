@@ -23,10 +23,19 @@ mod rows;
 /// Keeping what happens.
 mod write;
 
+/// Rollouts that wait, and those that may begin again.
+mod queue;
+
+/// The events of rollouts that are over.
+mod events;
+
 /// Outcomes that the database would not take.
 mod unsaved;
 
-/// Finding rollouts and giving back what was kept of them.
+/// Finding rollouts.
+mod list;
+
+/// Giving back what was kept of them.
 mod read;
 
 /// Everything that was said in a rollout.
@@ -38,6 +47,9 @@ mod export;
 pub use error::{Problem, StoreError};
 pub use export::TRAJECTORY_SCHEMA_VERSION;
 pub use open::Store;
+pub use queue::{Adopted, Enqueued, Idempotency, QueuedRollout};
 pub use read::StoredRollout;
 pub use transcript::Transcript;
 pub use rows::{ListFilter, RolloutRow, RolloutState};
+pub use rows::{ListFilter, RolloutCounts, RolloutRow, RolloutState};
+pub use write::title;

@@ -69,6 +69,7 @@ async fn start(scope: &Scope, agent: Option<&dyn Agent>) -> Result<(), Stop> {
         owner: scope.owner,
         task: (*request.task).clone(),
         sample: request.sample,
+        group: None,
         endpoint: endpoint.name.clone(),
         base_url: endpoint.base_url.clone(),
         model: endpoint.model.clone().unwrap_or_default(),

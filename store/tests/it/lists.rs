@@ -1,7 +1,7 @@
 //! Lists, finding by the beginning of an id, interrupted rollouts.
 
 use crate::samples;
-use dressage_store::{ListFilter, RolloutState, Store, StoreError};
+use dressage_store::{ListFilter, RolloutState, Store};
 use dressage_wire::fault::{Ended, FaultOwner};
 use dressage_wire::ids::{OwnerId, RolloutId};
 use dressage_wire::rollout::{Recorder, RolloutStart};
@@ -57,7 +57,7 @@ async fn a_list_is_latest_first_filtered_and_in_pages() {
     let cases = [
         (
             ListFilter {
-                state: Some(RolloutState::Running),
+                states: vec![RolloutState::Running],
                 ..all()
             },
             vec![middle],
@@ -158,14 +158,15 @@ async fn a_list_is_latest_first_filtered_and_in_pages() {
     for (filter, expected) in cases {
         assert_eq!(ids(&store, filter.clone()).await, expected, "{filter:?}");
     }
-    let unknown = ListFilter {
+    let gone = ListFilter {
         after: Some(RolloutId::new()),
         ..all()
     };
-    assert!(matches!(
-        store.list(&unknown).await,
-        Err(StoreError::NotFound { .. })
-    ));
+    assert_eq!(
+        ids(&store, gone).await,
+        [latest, middle, old],
+        "a page can begin after one that is gone"
+    );
 }
 
 #[tokio::test]
@@ -249,9 +250,9 @@ async fn a_list_of_10_000_rollouts_is_fast() {
     raw.execute(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
          INSERT INTO rollouts (id, owner, state, title, sample, agent, agent_version, backend, endpoint, model, \
-             started_unix_ms, reward) \
+             started_unix_ms, created_unix_ms, reward) \
          SELECT printf('018f0000-0000-7000-8000-%012x', i), owner, 'finished', title, i, agent, agent_version, backend, \
-             endpoint, model, started_unix_ms - i, i / 10000.0 FROM rollouts, n",
+             endpoint, model, started_unix_ms - i, created_unix_ms - i, i / 10000.0 FROM rollouts, n",
     )
     .await
     .unwrap();

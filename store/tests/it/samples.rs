@@ -24,6 +24,7 @@ pub fn start() -> RolloutStart {
             ..Task::default()
         },
         sample: 0,
+        group: None,
         endpoint: "demo".into(),
         base_url: "http://127.0.0.1:1/v1".into(),
         model: "m".into(),
