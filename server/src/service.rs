@@ -33,13 +33,13 @@ pub use follow::{FeedItem, Feed, Follow};
 pub use spec::{HOLD_TIMEOUT_S, OnInterrupt, RolloutSpec, SAMPLES_MAX, SUBMISSION_MAX};
 pub use submit::{Idempotency, Submission};
 pub use turns::{Detail, Turn};
-pub use views::{Live, Page, Position, Submitted, Summary, View};
+pub use views::{LiveView, Page, Position, Submitted, Summary, View};
 
 use self::board::Board;
 use self::endpoints::Endpoints;
 use crate::error::Failure;
 use crate::workspace::{Context, Workspace};
-use dressage_rollout::{Held, HoldError, LiveRollout, LiveState, QueueLimits, Supervisor};
+use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, QueueLimits, Supervisor};
 use dressage_sandbox::Backend;
 use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
 use dressage_wire::ids::RolloutId;
@@ -124,7 +124,7 @@ impl Service {
 
     /// What waits and runs; watch it for changes.
     #[must_use]
-    pub fn live(&self) -> watch::Receiver<Arc<Vec<LiveRollout>>> {
+    pub fn live(&self) -> watch::Receiver<Live> {
         self.0.supervisor.live()
     }
 
@@ -221,7 +221,7 @@ impl Service {
     pub async fn held(&self, id: RolloutId) -> Result<Held, ServiceError> {
         match self.0.supervisor.held(id).await {
             Ok(held) => Ok(held),
-            Err(HoldError::Unknown) => {
+            Err(HoldError::Unknown(_)) => {
                 let state = self.store().get(id).await?.row.state;
                 Err(ServiceError::new(Code::NotHeld, format!("rollout {id} is {} and not held", state.name())))
             }
@@ -230,17 +230,18 @@ impl Service {
         }
     }
 
-    /// Stops admitting; what waits and runs may end within `grace`, then it is cancelled. Returns when all is cleaned up.
+    /// Stops admitting. What waits stays in the queue on disk for the next server; what runs may end within `grace`, then
+    /// it is cancelled. Returns when all is cleaned up.
     pub async fn shutdown(&self, grace: Duration) {
+        self.0.supervisor.stop_admitting();
+        let left = self.0.supervisor.forget_waiting().await;
+        if !left.is_empty() {
+            tracing::info!(queue.rollouts = left.len(), "left in the queue for the next server");
+        }
         self.0.supervisor.shutdown(grace).await;
         self.0.keepers.close();
         self.0.keepers.wait().await;
         self.0.endpoints.close().await;
-    }
-
-    /// Takes no more rollouts.
-    pub fn stop_admitting(&self) {
-        self.0.supervisor.stop_admitting();
     }
 
     /// The engine, for whoever ends it by signals.
@@ -270,13 +271,13 @@ impl Inner {
     }
 }
 
-fn summary(row: RolloutRow, live: &[LiveRollout]) -> Summary {
+fn summary(row: RolloutRow, live: &[Arc<LiveRollout>]) -> Summary {
     let found = live.iter().find(|rollout| rollout.id == row.id);
-    let waits_before = |rollout: &LiveRollout| {
-        let key = |rollout: &LiveRollout| (std::cmp::Reverse(rollout.priority), rollout.id);
-        let waiting = live.iter().filter(|other| other.state == LiveState::Queued);
-        waiting.filter(|other| key(other) < key(rollout)).count()
+    // What waits stands in the order in which it may start.
+    let waits_before = |id| {
+        let waiting = live.iter().filter(|rollout| rollout.state == LiveState::Queued);
+        waiting.take_while(|rollout| rollout.id != id).count()
     };
-    let live = found.map(|rollout| Live::of(rollout, waits_before(rollout))).unwrap_or_default();
+    let live = found.map(|rollout| LiveView::of(rollout, waits_before(rollout.id))).unwrap_or_default();
     Summary { row, live }
 }

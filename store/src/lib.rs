@@ -49,7 +49,6 @@ pub use export::TRAJECTORY_SCHEMA_VERSION;
 pub use open::Store;
 pub use queue::{Adopted, Enqueued, Idempotency, QueuedRollout};
 pub use read::StoredRollout;
-pub use transcript::Transcript;
-pub use rows::{ListFilter, RolloutRow, RolloutState};
 pub use rows::{ListFilter, RolloutCounts, RolloutRow, RolloutState};
+pub use transcript::Transcript;
 pub use write::title;

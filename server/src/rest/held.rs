@@ -6,6 +6,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use dressage_rollout::{FinishRequest, HeldCommand, HoldError};
+use dressage_sandbox::SandboxError;
 use dressage_wire::reward::CommandResult;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// Seconds that a command may take, where nobody says.
 const EXEC_TIMEOUT_S: f64 = 120.0;
+
+/// The mode of files that callers write.
+const FILE_MODE: u32 = 0o644;
 
 /// A command to run.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -84,7 +88,7 @@ pub async fn exec(
         command: request.command,
         env: request.env,
         cwd: request.cwd,
-        timeout: Duration::from_secs_f64(seconds),
+        timeout: Some(Duration::from_secs_f64(seconds)),
     };
     held.exec(command).await.map(Json).map_err(failed)
 }
@@ -136,7 +140,7 @@ pub async fn read(State(app): State<App>, Path((id, path)): Path<(String, String
     check_path(&path)?;
     match app.service.held(id).await {
         Ok(held) => {
-            let content = held.read_file(&path).await.map_err(failed)?;
+            let content = held.read_file(path.as_str()).await.map_err(failed)?;
             let headers = [
                 (header::CONTENT_TYPE, "application/octet-stream"),
                 (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -173,7 +177,7 @@ pub async fn write(
     check_path(&path)?;
     let held = app.service.held(id).await?;
     let content = body::bytes(request, &app).await?;
-    held.write_file(&path, content, None).await.map_err(failed)?;
+    held.write_file(path, content, FILE_MODE).await.map_err(failed)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -186,13 +190,12 @@ fn check_path(path: &str) -> Result<(), ServiceError> {
 }
 
 fn failed(error: HoldError) -> ServiceError {
+    let said = crate::workspace::chain(&error);
     match error {
-        HoldError::NotHeld { .. } | HoldError::Unknown => ServiceError::from_error(Code::NotHeld, &error),
-        HoldError::BadReward(_) => ServiceError {
-            message: crate::workspace::chain(&error),
-            ..ServiceError::invalid("reward", crate::workspace::chain(&error))
-        },
-        HoldError::NoSuchFile { .. } => ServiceError::from_error(Code::UnknownFile, &error),
-        _ => ServiceError::from_error(Code::SandboxFailed, &error),
+        HoldError::NotHeld { .. } | HoldError::Unknown(_) | HoldError::Released { .. } => ServiceError::new(Code::NotHeld, said),
+        HoldError::Reward { .. } => ServiceError::invalid("reward", said),
+        HoldError::DetailTooLarge { .. } => ServiceError::invalid("detail", said),
+        HoldError::Sandbox(SandboxError::NotFound { .. }) => ServiceError::new(Code::UnknownFile, said),
+        HoldError::Sandbox(_) | HoldError::Unresponsive { .. } => ServiceError::new(Code::SandboxFailed, said),
     }
 }

@@ -31,6 +31,9 @@ pub struct Submission {
     pub repeated: bool,
 }
 
+/// How often a rollout is run again after servers died over it: one that brings servers down must come to an end.
+const RERUNS_MAX: u32 = 3;
+
 /// A rollout that is ready to go.
 struct Prepared {
     request: RolloutRequest,
@@ -94,7 +97,7 @@ impl Service {
             let row = self.store().get(id).await?.row;
             rollouts.push(Submitted {
                 id,
-                group: row.group.unwrap_or_else(GroupId::new),
+                group: row.group,
                 sample: row.sample,
                 task_id: row.task_id,
             });
@@ -115,7 +118,7 @@ impl Service {
             let outcome = handle.outcome().await;
             if let Some(log) = inner.board.log(id) {
                 let lines = log.to_lines();
-                if let Err(error) = inner.workspace.store.save_events(id, lines).await {
+                if let Err(error) = inner.workspace.store.save_events(id, lines.into()).await {
                     tracing::warn!(rollout.id = %id, error = %crate::workspace::chain(&error), "events not stored");
                 }
             }
@@ -148,14 +151,16 @@ impl Service {
     }
 
     async fn go_on(&self, adopted: Adopted) -> Result<(), ServiceError> {
-        let Adopted { queued, interrupted } = adopted;
+        let Adopted {
+            queued,
+            interrupted,
+            interruptions,
+        } = adopted;
         let unreadable = |error: serde_json::Error| ServiceError::from_error(Code::StoreFailed, &error);
         let spec: RolloutSpec = serde_json::from_slice(&queued.spec).map_err(unreadable)?;
-        if interrupted {
+        let is_rerun = spec.on_interrupt.unwrap_or_default() == OnInterrupt::Rerun;
+        if interrupted && !(is_rerun && interruptions <= RERUNS_MAX) {
             self.store().dequeue(queued.id).await?;
-            if spec.on_interrupt.unwrap_or_default() == OnInterrupt::Rerun {
-                self.submit(&[RolloutSpec { n: None, ..spec }], None).await?;
-            }
             return Ok(());
         }
         let mut prepared = match self.0.prepare(&RolloutSpec { n: None, ..spec }).await {
@@ -168,7 +173,7 @@ impl Service {
         };
         let Some(mut rollout) = prepared.pop() else { return Ok(()) };
         rollout.request.id = queued.id;
-        rollout.request.group = Some(queued.group);
+        rollout.request.group = queued.group;
         rollout.request.sample = queued.sample;
         let handle = self.0.supervisor.submit(rollout.request).await?;
         self.keep(handle);
@@ -211,7 +216,7 @@ impl Inner {
             let queued = QueuedRollout {
                 id,
                 owner: self.workspace.backends.owner.id(),
-                group,
+                group: Some(group),
                 sample,
                 task_id: task.id.clone(),
                 title: dressage_store::title(&task.instruction),
@@ -221,7 +226,7 @@ impl Inner {
                 model: model.clone(),
                 priority: spec.priority.unwrap_or_default(),
                 created_unix_ms: unix_ms(SystemTime::now()),
-                spec: kept.clone(),
+                spec: kept.clone().into(),
             };
             Prepared { request, queued }
         };

@@ -17,8 +17,8 @@ pub struct Submitted {
     #[schema(value_type = String, format = Uuid)]
     pub id: RolloutId,
     /// The group of rollouts of the same spec.
-    #[schema(value_type = String, format = Uuid)]
-    pub group: GroupId,
+    #[schema(value_type = Option<String>, format = Uuid)]
+    pub group: Option<GroupId>,
     /// Which of the group it is, from 0.
     pub sample: u32,
     /// The caller's name of the task.
@@ -34,12 +34,12 @@ pub struct Summary {
     pub row: RolloutRow,
     /// What is known of it only while it lives.
     #[serde(flatten)]
-    pub live: Live,
+    pub live: LiveView,
 }
 
 /// What is known of a rollout only while it lives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct Live {
+pub struct LiveView {
     /// The stage that it is in.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -55,7 +55,7 @@ pub struct Live {
     pub queue_position: Option<usize>,
 }
 
-impl Live {
+impl LiveView {
     /// What the engine tells of one of its rollouts; `before` is how many wait before it.
     #[must_use]
     pub fn of(rollout: &LiveRollout, before: usize) -> Self {
