@@ -10,7 +10,7 @@ use crate::exit::Exit;
 use crate::paths::{self, Paths, User};
 use crate::terminal::Terminal;
 use dressage_rollout::agents::Agents;
-use dressage_rollout::{Supervisor, SupervisorConfig};
+use dressage_rollout::{QueueLimits, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::{Owner, Reaper, is_alive};
 use dressage_sandbox::{Backend, BackendConfig};
 use dressage_store::Store;
@@ -223,7 +223,8 @@ impl Workspace {
                 "dressage.installation".to_owned(),
                 self.backends.owner.installation().to_string(),
             )]),
-            concurrency,
+            limits: QueueLimits::of(concurrency),
+            observer: None,
         })
     }
 }
