@@ -10,7 +10,7 @@ use crate::exit::Exit;
 use crate::paths::{self, Paths, User};
 use crate::terminal::Terminal;
 use dressage_rollout::agents::Agents;
-use dressage_rollout::{Supervisor, SupervisorConfig};
+use dressage_rollout::{Observer, QueueLimits, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::{Owner, Reaper, is_alive};
 use dressage_sandbox::{Backend, BackendConfig};
 use dressage_store::Store;

@@ -8,10 +8,29 @@ pub struct Reward {
     pub value: Option<f64>,
     /// Whether a verify command wrote the value itself.
     pub overridden: bool,
-    /// Each verify command, in order.
+    /// Who gave the value.
+    #[serde(default)]
+    pub source: RewardSource,
+    /// Each verify command, in order; behind them, where the caller gave the value, the commands of the hold.
     pub commands: Vec<CommandResult>,
     /// What kept the agent's leavings away from verify.
     pub separation: Separation,
+    /// What the caller of a held rollout said about it, at most [`DETAIL_MAX_BYTES`] as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Who gave a reward its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RewardSource {
+    /// The exit codes of the verify commands.
+    #[default]
+    Verify,
+    /// A verify command, in reward.txt.
+    Override,
+    /// The caller, while the rollout was held.
+    Caller,
 }
 
 /// One command of setup or verify, and what came of it.
@@ -51,6 +70,9 @@ pub enum Separation {
     None,
 }
 
+/// Bytes of JSON that a caller can give with a reward.
+pub const DETAIL_MAX_BYTES: usize = 64 * 1024;
+
 /// Bytes of a reward.txt that are read; a longer one is no reward.
 pub const OVERRIDE_MAX_BYTES: u64 = 4096;
 
@@ -76,8 +98,18 @@ pub fn parse_override(content: &[u8], range: RewardRange) -> Result<f64, Overrid
     let value: f64 = text
         .parse()
         .map_err(|_| OverrideError::NotANumber { text: shown(text) })?;
+    check(value, range)
+}
+
+/// A value as a reward: itself, if it is finite and in `range`.
+///
+/// # Errors
+/// It is not.
+pub fn check(value: f64, range: RewardRange) -> Result<f64, OverrideError> {
     if !value.is_finite() {
-        return Err(OverrideError::NotFinite { text: shown(text) });
+        return Err(OverrideError::NotFinite {
+            text: value.to_string(),
+        });
     }
     if !(range.min..=range.max).contains(&value) {
         return Err(OverrideError::OutOfRange {

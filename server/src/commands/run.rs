@@ -184,6 +184,8 @@ impl Batch<'_> {
             id: RolloutId::new(),
             task: task.clone(),
             sample,
+            group: None,
+            priority: 0,
             upstream: self.upstream.clone(),
             backend: self.backend.clone(),
             image: None,
@@ -192,6 +194,7 @@ impl Batch<'_> {
             capture: self.arguments.capture.unwrap_or(self.upstream.endpoint().capture),
             top_logprobs: self.arguments.top_logprobs,
             disable_thinking: self.arguments.disable_thinking,
+            hold: None,
         };
         let handle = match self.supervisor.submit(request).await {
             Ok(handle) => handle,
