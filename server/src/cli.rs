@@ -85,6 +85,8 @@ pub enum Command {
     Run(Box<commands::run::Arguments>),
     /// Serve OpenEnv clients, REST and MCP.
     Serve(Box<commands::serve::Arguments>),
+    /// Speak MCP on standard input and output.
+    Mcp(commands::mcp::Arguments),
     /// List rollouts.
     List(commands::list::Arguments),
     /// Show a rollout: stages, commands, calls, reward, files.

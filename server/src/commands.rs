@@ -9,6 +9,9 @@ pub mod run;
 /// `dressage serve`.
 pub mod serve;
 
+/// `dressage mcp`.
+pub mod mcp;
+
 /// `dressage list`.
 pub mod list;
 

@@ -17,11 +17,13 @@ pub use body::JsonBody;
 pub use listen::{Listener, ListenError};
 pub use reply::ErrorBody;
 
+use crate::mcp::McpService;
 use crate::{openenv, rest};
 use crate::service::{Code, Service, ServiceError};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef};
 use axum::middleware;
+use axum::routing::get;
 use axum::response::IntoResponse;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +40,8 @@ pub struct App {
     pub access: Arc<Access>,
     /// What OpenEnv clients act on.
     pub openenv: OpenEnv,
+    /// What MCP clients act on.
+    pub mcp: McpService,
     /// Cancelled when the server stops: streams end, sockets close.
     pub stopping: CancellationToken,
 }
@@ -58,6 +62,7 @@ pub fn router(app: App) -> Router {
     Router::new()
         .nest("/api/v1", rest::router())
         .merge(openenv::router(app.openenv.mode))
+        .route("/openapi.json", get(rest::openapi::json))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))

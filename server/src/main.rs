@@ -63,6 +63,9 @@ mod rest;
 /// What OpenEnv clients speak.
 mod openenv;
 
+/// MCP.
+mod mcp;
+
 use clap::Parser;
 use cli::{Cli, Color, Command};
 use error::Failure;
@@ -124,6 +127,7 @@ fn run(cli: Cli, terminal: &Terminal) -> Result<Exit, Failure> {
             Command::Demo(arguments) => commands::demo::run(arguments, &context).await,
             Command::Run(arguments) => commands::run::run(arguments, &context).await,
             Command::Serve(arguments) => commands::serve::run(arguments, &context).await,
+            Command::Mcp(arguments) => commands::mcp::run(arguments, &context).await,
             Command::List(arguments) => commands::list::run(arguments, &context).await,
             Command::Show(arguments) => commands::show::run(arguments, &context).await,
             Command::Doctor(arguments) => commands::doctor::run(arguments, &context).await,

@@ -28,12 +28,14 @@ mod socket;
 /// What is wrong with a request, in the words of OpenEnv's server.
 mod problems;
 
+pub use rpc::post as rpc;
 pub use sessions::Sessions;
+pub use socket::rpc as rpc_socket;
 
 use crate::http::App;
 use axum::Router;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 
 /// The name of the environment.
 pub const NAME: &str = "opencode_env";
@@ -60,7 +62,7 @@ pub fn router(mode: EnvMode) -> Router<App> {
         .route("/{name}/task", post(plain::task))
         .route("/{name}/task_range", post(plain::task_range))
         .route("/ws", get(socket::environment))
-        .route("/mcp", post(rpc::post).get(socket::mcp));
+        .route("/mcp", any(crate::mcp::route));
     match mode {
         EnvMode::Simulation => router
             .route("/state", get(plain::state))

@@ -117,6 +117,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let openenv = openenv(arguments, context)?;
     let app = App {
         openenv,
+        mcp: crate::mcp::http(service.clone(), stopping.clone()),
         service: service.clone(),
         access: Arc::new(Access::new(&AccessConfig {
             hosts: arguments.allow_host.clone(),

@@ -3,7 +3,6 @@ use super::sessions::{Closed, Full, Session, Use};
 use super::tool::{self, ToolError};
 use crate::http::App;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
@@ -97,7 +96,7 @@ struct Request {
 }
 
 /// `POST /mcp`. Every answer is 200; one that takes time is kept alive with blanks before the JSON.
-pub async fn post(State(app): State<App>, body: Bytes) -> Response {
+pub async fn post(app: App, body: Bytes) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/json")];
     let request = match read(&body) {
         Ok(request) => request,

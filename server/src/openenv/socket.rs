@@ -5,13 +5,13 @@
 
 use super::environment::{Action, Environment, Observation};
 use super::problems::{Problem, reset_options};
-use super::rpc::{self, Place, SocketPlace};
+use super::rpc::{Place, SocketPlace, answer_text, answer_value, full as no_place};
 use super::{detail, sessions};
 use crate::http::App;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use dressage_wire::ids::RolloutId;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -59,21 +59,13 @@ pub async fn environment(
     })
 }
 
-/// `GET /mcp`: a socket, or nothing.
-pub async fn mcp(
-    State(app): State<App>,
-    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
-) -> Response {
-    let Ok(upgrade) = upgrade else {
-        let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-        response.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static("POST"));
-        return response.into_response();
-    };
+/// A socket at `/mcp`.
+pub fn rpc(app: App, upgrade: WebSocketUpgrade) -> Response {
     upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX).on_upgrade(move |socket| async move {
         let (mut sink, stream) = socket.split();
         match app.openenv.sessions.enter() {
             Ok(place) => serve(app, sink, stream, place, Speech::Rpc).await,
-            Err(full) => refuse(&mut sink, stream, rpc::full(full)).await,
+            Err(full) => refuse(&mut sink, stream, no_place(full)).await,
         }
     })
 }
@@ -209,7 +201,7 @@ async fn answer(app: &App, message: Received, place: &Arc<SocketPlace>, speech: 
         Received::Binary => return Answer::Last(error("SESSION_ERROR", "'text'", json!({}))),
     };
     match speech {
-        Speech::Rpc => Answer::Reply(rpc::answer_text(app, text.as_bytes(), Place::Socket(place.clone())).await),
+        Speech::Rpc => Answer::Reply(answer_text(app, text.as_bytes(), Place::Socket(place.clone())).await),
         Speech::Environment => message_of_environment(app, &text, place).await,
     }
 }
@@ -262,7 +254,7 @@ async fn message_of_environment(app: &App, text: &str, place: &Arc<SocketPlace>)
         },
         "mcp" => match envelope(&table, Data::Required) {
             Ok(()) => {
-                let reply = rpc::answer_value(app, data.unwrap_or_default(), Place::Socket(place.clone())).await;
+                let reply = answer_value(app, data.unwrap_or_default(), Place::Socket(place.clone())).await;
                 Answer::Reply(format!(r#"{{"type":"mcp","data":{reply}}}"#))
             }
             Err(problems) => Answer::Reply(invalid(&problems)),
