@@ -359,5 +359,9 @@ async fn pages_of_10_000_rollouts_by_each_filter() {
         took.push(began.elapsed());
     }
     took.sort();
+    let batch: Vec<_> = (0..1_000).map(|_| crate::queue::queued(OwnerId::new())).collect();
+    let began = Instant::now();
+    store.enqueue(&batch, None).await.unwrap();
+    println!("1,000 into the queue: {:?}", began.elapsed());
     println!("counts: p50 {:?}, p90 {:?}", took[50], took[90]);
 }
