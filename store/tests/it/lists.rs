@@ -251,7 +251,7 @@ async fn many(store: &Store) -> RolloutId {
          INSERT INTO rollouts (id, owner, state, task_id, title, sample, agent, agent_version, backend, endpoint, model, \
              started_unix_ms, created_unix_ms, reward, ended, fault_owner, group_id) \
          SELECT printf('018f0000-0000-7000-8000-%012x', i), owner, iif(i % 2000, 'finished', 'interrupted'), \
-             'task ' || i % 500, title || i, i % 8, agent, agent_version, backend, iif(i % 3000, endpoint, 'rare'), model, \
+             'task ' || (i % 500), title || i, i % 8, agent, agent_version, backend, iif(i % 3000, endpoint, 'rare'), model, \
              started_unix_ms - i, created_unix_ms - i, i / 10000.0, iif(i % 2500, 'completed', 'timeout'), \
              iif(i % 2500, NULL, 'agent'), printf('018f0000-0000-7000-8000-%012x', i / 8) FROM rollouts, n; \
          INSERT INTO specs (hash, body) VALUES (x'00', x'00'); \
