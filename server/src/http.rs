@@ -7,21 +7,21 @@ pub mod access;
 mod reply;
 
 /// Bodies.
-mod body;
+pub mod body;
 
 /// Connections.
 mod listen;
 
 pub use access::{Access, AccessConfig};
 pub use body::JsonBody;
-pub use listen::{Listener, ListenError};
+pub use listen::Listener;
 pub use reply::ErrorBody;
 
 use crate::mcp::McpService;
 use crate::{openenv, rest};
 use crate::service::{Code, Service, ServiceError};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRef};
+use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use axum::routing::get;
 use axum::response::IntoResponse;
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub const BODY_MAX: usize = 64 << 20;
 
 /// What handlers work with.
-#[derive(Clone, FromRef)]
+#[derive(Clone)]
 pub struct App {
     /// The engine with everything around it.
     pub service: Service,

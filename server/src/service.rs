@@ -29,9 +29,9 @@ mod turns;
 
 pub use endpoints::ClientBaseUrl;
 pub use error::{Code, Place, ServiceError};
-pub use follow::{FeedItem, Feed, Follow};
-pub use spec::{HOLD_TIMEOUT_S, OnInterrupt, RolloutSpec, SAMPLES_MAX, SUBMISSION_MAX};
-pub use submit::{Idempotency, Submission};
+pub use follow::FeedItem;
+pub use spec::RolloutSpec;
+pub use submit::Idempotency;
 pub use turns::{Detail, Turn};
 pub use views::{LiveView, Page, Position, Submitted, Summary, View};
 

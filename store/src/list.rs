@@ -257,3 +257,64 @@ fn containing(part: &str) -> String {
     pattern.push('%');
     pattern
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::MIGRATOR;
+    use dressage_wire::fault::{Ended, FaultOwner};
+    use dressage_wire::ids::GroupId;
+    use sqlx::Connection;
+    use sqlx::sqlite::SqliteConnection;
+
+    /// How SQLite finds what passes a filter, a step a line.
+    async fn plan(connection: &mut SqliteConnection, filter: &ListFilter) -> String {
+        let query = list_query(filter).unwrap();
+        let rows = QueryBuilder::<Sqlite>::new(format!("EXPLAIN QUERY PLAN {}", query.sql().as_str()))
+            .build()
+            .fetch_all(connection)
+            .await
+            .unwrap();
+        let steps: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
+        steps.join("\n")
+    }
+
+    #[tokio::test]
+    async fn whatever_is_filtered_by_an_index_alone_tells_which_rows_to_read() {
+        let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        MIGRATOR.run(&mut connection).await.unwrap();
+        let all = ListFilter::default;
+        let word = |word: &str| Some(word.to_owned());
+        let scan = "SCAN rollouts USING COVERING INDEX rollouts_by_filter";
+        let page = "SEARCH rollouts USING COVERING INDEX rollouts_by_filter (id<?)";
+        let state = "SEARCH rollouts USING COVERING INDEX rollouts_by_state (state=?)";
+        #[rustfmt::skip]
+        let cases = [
+            (all(), "SCAN rollouts USING COVERING INDEX"),
+            (ListFilter { after: Some(RolloutId::new()), agent: word("a"), ..all() }, page),
+            (ListFilter { states: vec![RolloutState::Running], ..all() }, state),
+            (ListFilter { states: vec![RolloutState::Finished], ..all() }, scan),
+            (ListFilter { agent: word("a"), endpoint: word("e"), ..all() }, scan),
+            (ListFilter { backend: word("b"), model: word("m"), ..all() }, scan),
+            (ListFilter { ended: Some(Ended::Timeout), fault_owner: Some(FaultOwner::Agent), ..all() }, scan),
+            (ListFilter { reward_at_least: Some(0.5), reward_at_most: Some(0.6), ..all() }, scan),
+            (ListFilter { since_unix_ms: Some(1), ..all() }, scan),
+            (ListFilter { search: word("s"), ..all() }, scan),
+            (ListFilter { task_id: word("t"), ..all() },
+                "SEARCH rollouts USING COVERING INDEX rollouts_by_task (task_id=?)"),
+            (ListFilter { group: Some(GroupId::new()), ..all() },
+                "SEARCH rollouts USING COVERING INDEX rollouts_by_group (group_id=?)"),
+        ];
+        for (filter, expected) in cases {
+            let plan = plan(&mut connection, &filter).await;
+            assert!(plan.contains(expected), "{filter:?}\n{plan}");
+            let reads_rows = |step: &&str| step.starts_with("SCAN rollouts") && !step.contains("COVERING");
+            assert_eq!(plan.lines().find(reads_rows), None, "{filter:?}\n{plan}");
+        }
+    }
+
+    #[test]
+    fn what_has_a_meaning_in_patterns_is_taken_as_it_is() {
+        assert_eq!(containing("100%_\\"), "%100\\%\\_\\\\%");
+    }
+}

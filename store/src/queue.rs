@@ -193,6 +193,8 @@ impl Store {
     pub async fn adopt(&self, new_owner: OwnerId, dead: &[OwnerId]) -> Result<Vec<Adopted>, StoreError> {
         const OPERATION: &str = "taking over a dead owner's queue";
         let failed = |source| self.failed(OPERATION, source);
+        // What is finished, but not stored yet, does not begin again.
+        self.take_in_unsaved().await;
         let mut transaction = self.begin(OPERATION).await?;
         let mut rows = Vec::new();
         for owner in dead.iter().filter(|owner| **owner != new_owner) {

@@ -51,6 +51,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         base_url: arguments.base_url.as_deref(),
         model: arguments.model.as_deref(),
         key_variable: arguments.api_key_env.as_deref(),
+        key: None,
     };
     let chosen = endpoints::resolve(choice, &context.config, &context.environment)?;
     for task in &tasks {

@@ -49,7 +49,7 @@ pub async fn agents(State(app): State<App>) -> Json<Value> {
         let installed = agent.installed(&context.paths.cache, None);
         json!({
             "name": agent.name(),
-            "version": agent.version(),
+            "version": agent.pinned_version(),
             "installed": installed.is_ok(),
             "problem": installed.err().map(|error| error.to_string()),
         })
@@ -64,7 +64,7 @@ pub async fn agents(State(app): State<App>) -> Json<Value> {
 )]
 pub async fn backends(State(app): State<App>) -> Json<Value> {
     let listed = dressage_sandbox::registry().iter().map(|entry| {
-        json!({"name": entry.name, "title": entry.title})
+        json!({"name": entry.name, "summary": entry.summary})
     });
     Json(json!({"backends": listed.collect::<Vec<_>>(), "default": app.service.config().backend}))
 }

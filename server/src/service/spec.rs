@@ -42,7 +42,7 @@ pub struct RolloutSpec {
     pub base_url: Option<String>,
     /// The caller's own key for the endpoint. It is neither stored nor logged: a rollout that still waits when the server is
     /// started anew goes without it.
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing, deserialize_with = "secret")]
     #[schema(value_type = Option<String>, write_only)]
     pub api_key: Option<SecretString>,
     /// The model, over the endpoint's own.
@@ -99,6 +99,12 @@ pub enum OnInterrupt {
     Mark,
     /// It is marked, and run again under a new id.
     Rerun,
+}
+
+/// Reads a key; its type has no form of its own, so that it is never written by chance.
+fn secret<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<SecretString>, D::Error> {
+    let key = Option::<String>::deserialize(deserializer)?;
+    Ok(key.map(SecretString::from))
 }
 
 /// The keys of a spec. A test holds them against the type.
@@ -196,7 +202,7 @@ impl RolloutSpec {
     pub fn task(&self) -> Result<Task, ServiceError> {
         match (&self.task, &self.preset) {
             (Some(task), None) => {
-                Task::from_json(&task.to_string()).map_err(|error| ServiceError::task("task", &error))
+                Task::from_value(task.clone()).map_err(|error| ServiceError::task("task", &error))
             }
             (None, Some(name)) => Preset::named(name).map(Preset::task).ok_or_else(|| {
                 let known = PRESETS.iter().map(|preset| preset.name);

@@ -248,15 +248,16 @@ async fn an_outcome_kept_aside_that_is_garbage_does_not_keep_the_database_from_o
 
 /// Checks what a store that could not grow says and keeps.
 async fn check_filled(directory: &Path, said: &[String], problem: &str) -> String {
-    let [first, second, large, small, outcome] = said else {
+    let [first, second, large, small, batch, outcome] = said else {
         panic!("{said:?}");
     };
     let path = directory.join("dressage.db");
-    for refused in [large, small] {
-        let expected = format!(
-            "refused storing a call in {} failed: {problem} | ",
-            path.display()
-        );
+    for (operation, refused) in [
+        ("storing a call", large),
+        ("storing a call", small),
+        ("putting rollouts into the queue", batch),
+    ] {
+        let expected = format!("refused {operation} in {} failed: {problem} | ", path.display());
         assert!(refused.starts_with(&expected), "{refused}");
         assert!(refused.len() > expected.len(), "a hint is given");
     }
