@@ -7,9 +7,7 @@
 mod tools;
 
 /// What is at `/mcp`.
-mod route;
-
-pub use route::route;
+pub mod route;
 
 use crate::http::BODY_MAX;
 use crate::service::Service;

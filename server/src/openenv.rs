@@ -17,7 +17,7 @@ mod result;
 mod sessions;
 
 /// Plain HTTP.
-mod plain;
+pub mod plain;
 
 /// JSON-RPC, on `POST /mcp` and on sockets.
 mod rpc;
@@ -62,7 +62,7 @@ pub fn router(mode: EnvMode) -> Router<App> {
         .route("/{name}/task", post(plain::task))
         .route("/{name}/task_range", post(plain::task_range))
         .route("/ws", get(socket::environment))
-        .route("/mcp", any(crate::mcp::route));
+        .route("/mcp", any(crate::mcp::route::route));
     match mode {
         EnvMode::Simulation => router
             .route("/state", get(plain::state))

@@ -6,7 +6,12 @@ use axum::extract::{FromRequestParts, Request, State, WebSocketUpgrade};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// `/mcp`: a socket, MCP, or OpenEnv's JSON-RPC.
+/// `/mcp`: a socket, MCP over streamable HTTP, or OpenEnv's JSON-RPC; docs/mcp.md says which request is which.
+#[utoipa::path(
+    post, path = "/mcp", tag = "openenv", operation_id = "mcp",
+    request_body = Object,
+    responses((status = 200, description = "A JSON-RPC reply, also to what is wrong.", body = Object))
+)]
 pub async fn route(State(app): State<App>, request: Request) -> Response {
     if request.headers().contains_key(header::UPGRADE) {
         let (mut parts, _) = request.into_parts();

@@ -13,6 +13,8 @@ use std::time::Duration;
 /// The JSON schemas of actions, observations and states.
 const SCHEMAS: &str = include_str!("schemas.json");
 
+/// Whether the server is there.
+#[utoipa::path(get, path = "/health", tag = "openenv", operation_id = "health", responses((status = 200, description = "It is.", body = Object)))]
 pub async fn health() -> Json<Value> {
     Json(json!({"status": "healthy"}))
 }
@@ -23,6 +25,8 @@ pub async fn wrong_method() -> Response {
     response
 }
 
+/// What the environment is.
+#[utoipa::path(get, path = "/metadata", tag = "openenv", operation_id = "metadata", responses((status = 200, description = "Name, description, version.", body = Object)))]
 pub async fn metadata() -> Json<Value> {
     Json(json!({
         "name": "OpenCodeEnvironment",
@@ -34,10 +38,14 @@ pub async fn metadata() -> Json<Value> {
     }))
 }
 
+/// The JSON schemas of actions, observations and states.
+#[utoipa::path(get, path = "/schema", tag = "openenv", operation_id = "schema", responses((status = 200, description = "The schemas.", body = Object)))]
 pub async fn schema() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], SCHEMAS).into_response()
 }
 
+/// The environments that there are.
+#[utoipa::path(get, path = "/list_environments", tag = "openenv", operation_id = "list_environments", responses((status = 200, description = "Their names.", body = Object)))]
 pub async fn environments() -> Json<Value> {
     Json(json!([NAME]))
 }
@@ -51,32 +59,45 @@ fn task_api(name: &str, method: &str) -> Response {
     }
 }
 
+/// Splits of tasks, of which there are none.
+#[utoipa::path(get, path = "/{name}/splits", tag = "openenv", operation_id = "list_splits", params(("name" = String, Path, description = "name of the environment: `opencode_env`")), responses((status = 501, description = "Tasks come with the call here.", body = Object), (status = 404, description = "There is no environment of that name.", body = Object)))]
 pub async fn splits(Path(name): Path<String>) -> Response {
     task_api(&name, "list_splits")
 }
 
+/// Tasks, of which there are none.
+#[utoipa::path(post, path = "/{name}/tasks", tag = "openenv", operation_id = "list_tasks", params(("name" = String, Path, description = "name of the environment: `opencode_env`")), responses((status = 501, description = "Tasks come with the call here.", body = Object), (status = 404, description = "There is no environment of that name.", body = Object)))]
 pub async fn tasks(Path(name): Path<String>) -> Response {
     task_api(&name, "list_tasks")
 }
 
+/// The number of tasks.
+#[utoipa::path(post, path = "/{name}/num_tasks", tag = "openenv", operation_id = "num_tasks", params(("name" = String, Path, description = "name of the environment: `opencode_env`")), responses((status = 501, description = "Tasks come with the call here.", body = Object), (status = 404, description = "There is no environment of that name.", body = Object)))]
 pub async fn num_tasks(Path(name): Path<String>) -> Response {
     task_api(&name, "num_tasks")
 }
 
+/// A task.
+#[utoipa::path(post, path = "/{name}/task", tag = "openenv", operation_id = "get_task", params(("name" = String, Path, description = "name of the environment: `opencode_env`")), responses((status = 501, description = "Tasks come with the call here.", body = Object), (status = 404, description = "There is no environment of that name.", body = Object)))]
 pub async fn task(Path(name): Path<String>) -> Response {
     task_api(&name, "get_task")
 }
 
+/// Tasks from one to another.
+#[utoipa::path(post, path = "/{name}/task_range", tag = "openenv", operation_id = "get_task_range", params(("name" = String, Path, description = "name of the environment: `opencode_env`")), responses((status = 501, description = "Tasks come with the call here.", body = Object), (status = 404, description = "There is no environment of that name.", body = Object)))]
 pub async fn task_range(Path(name): Path<String>) -> Response {
     task_api(&name, "get_task_range")
 }
 
 /// The state of an environment that nobody used: requests without a session act on one of their own.
+#[utoipa::path(get, path = "/state", tag = "openenv", operation_id = "state", responses((status = 200, description = "The state.", body = Object)))]
 pub async fn state() -> Json<Value> {
     let state = Environment::new().state();
     Json(json!({"episode_id": state.episode_id, "step_count": state.step_count}))
 }
 
+/// Begins an episode.
+#[utoipa::path(post, path = "/reset", tag = "openenv", operation_id = "reset", request_body = Object, responses((status = 200, description = "The first observation.", body = Object), (status = 422, description = "An option is wrong.", body = Object)))]
 pub async fn reset(body: Bytes) -> Response {
     let read = read(&body, true).and_then(|body| reset_options(&body, &[json!("body")]));
     match read {
@@ -85,6 +106,8 @@ pub async fn reset(body: Bytes) -> Response {
     }
 }
 
+/// Does an action: lists tools, or uses one.
+#[utoipa::path(post, path = "/step", tag = "openenv", operation_id = "step", request_body = Object, responses((status = 200, description = "An observation.", body = Object), (status = 422, description = "The action is wrong.", body = Object)))]
 pub async fn step(State(app): State<App>, body: Bytes) -> Response {
     let (action, timeout) = match read(&body, false).and_then(|body| step_options(&body)) {
         Ok(read) => read,

@@ -32,6 +32,19 @@ use utoipa::OpenApi;
         super::catalogue::backends,
         super::catalogue::presets,
         super::catalogue::queue,
+        crate::openenv::plain::health,
+        crate::openenv::plain::metadata,
+        crate::openenv::plain::schema,
+        crate::openenv::plain::environments,
+        crate::openenv::plain::splits,
+        crate::openenv::plain::tasks,
+        crate::openenv::plain::num_tasks,
+        crate::openenv::plain::task,
+        crate::openenv::plain::task_range,
+        crate::openenv::plain::state,
+        crate::openenv::plain::reset,
+        crate::openenv::plain::step,
+        crate::mcp::route::route,
     ),
     components(schemas(crate::http::ErrorBody)),
     tags(
@@ -40,6 +53,7 @@ use utoipa::OpenApi;
         (name = "events", description = "What happens, as it happens."),
         (name = "held", description = "A sandbox that is kept after the agent, for the caller's own verifier."),
         (name = "catalogue", description = "What there is to choose from."),
+        (name = "openenv", description = "The surface of OpenEnv's opencode_env."),
     )
 )]
 pub struct Document;
