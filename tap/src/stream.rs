@@ -29,6 +29,8 @@ pub(crate) struct Streaming {
     upstream: Arc<Upstream>,
     body: Incoming,
     out: BytesMut,
+    /// Whether the agent has had something of it.
+    begun: bool,
     /// Whether the endpoint's connection had its turn since it last gave something.
     yielded: bool,
     phase: Phase,
@@ -91,6 +93,7 @@ impl Streaming {
                 upstream,
                 body,
                 out: BytesMut::new(),
+                begun: false,
                 yielded: false,
                 phase,
                 waits,
@@ -118,8 +121,9 @@ impl Streaming {
                 Poll::Ready(Some(Err(error))) => self.broken(&SendError::Cut(error)),
                 Poll::Ready(None) => self.end(StreamEnd::EndOfBody, None),
                 // A read brings many events, of which the endpoint's connection hands over one at a time: it gets a turn,
-                // and what it has goes out in one write. Where it has no more, that costs a few microseconds.
-                Poll::Pending if !self.out.is_empty() && !self.yielded => {
+                // and what it has goes out in one write. Where it has no more, that costs a few microseconds. What comes
+                // first is not gathered: an agent waits for it, and behind a fast endpoint there is always more.
+                Poll::Pending if !self.out.is_empty() && self.begun && !self.yielded => {
                     self.yielded = true;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -132,6 +136,7 @@ impl Streaming {
 
     fn give(&mut self) -> Bytes {
         self.waits.sent = self.waits.received;
+        self.begun = true;
         self.out.split().freeze()
     }
 
