@@ -83,6 +83,9 @@ fn end_line(label: &str, outcome: &RolloutOutcome) -> String {
     if let Some(fault) = &outcome.fault {
         line.push_str(&format!("  {}", styled(BAD, one_line(&fault.message, 120))));
     }
+    if outcome.unstored.is_some() {
+        line.push_str(&format!("  {}", styled(BAD, "not stored")));
+    }
     line
 }
 

@@ -29,6 +29,7 @@ fn call(index: u32, messages: &[Value]) -> Sketch {
                 end: CallEnd::Complete,
                 status: Some(200),
                 error: None,
+                hint: None,
                 purpose: Purpose::Agent,
                 session: Some("s".into()),
                 parent_session: None,

@@ -167,6 +167,7 @@ fn upstream_fault(scope: &Scope, what: &str, call: &FailedCall) -> Fault {
         format!("{what}, since endpoint `{name}` {why}"),
     );
     fault.causes.extend(call.error.clone());
-    fault.hint = hint;
+    // The call's own is about what happened to it.
+    fault.hint = call.hint.clone().or(hint);
     fault
 }
