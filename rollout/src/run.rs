@@ -153,7 +153,7 @@ fn not_kept(outcome: &mut RolloutOutcome, error: &RecorderError) {
         Some(fault) if fault.code == not_stored => fault.clone(),
         Some(_) => {
             if error.remains == Remains::Aside {
-                outcome.warnings.push(error.to_string());
+                outcome.warnings.push(error.source.to_string());
             }
             faults::not_recorded(error)
         }

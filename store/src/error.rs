@@ -302,6 +302,8 @@ impl Problem {
                     .and_then(|code| code.parse().ok())
                     .unwrap_or_default();
                 match code & 0xff {
+                    // SQLITE_IOERR_SHMSIZE, which "may indicate that the underlying filesystem volume is out of space".
+                    _ if code == 4874 => Self::NoSpace,
                     5 | 6 => Self::Busy,
                     8 => Self::ReadOnly,
                     10 => Self::InputOutput,

@@ -242,7 +242,9 @@ async fn of_a_task_that_was_run_more_than_once_every_rollout_is_known_to_be() {
     let (_directory, store) = opened().await;
     let group = OwnerId::new();
     let first = started(&store, |start| start.owner = group).await.id;
-    let second = started(&store, |start| (start.owner, start.sample) = (group, 1)).await.id;
+    let second = started(&store, |start| (start.owner, start.sample) = (group, 1))
+        .await
+        .id;
     let other_task = started(&store, |start| {
         start.owner = group;
         start.task.id = Some("another".into());
