@@ -47,7 +47,7 @@ async fn an_endpoint_that_is_down_is_its_fault_with_a_hint() {
         fault.causes[0].ends_with("Connection refused (os error 111)"),
         "{fault:?}"
     );
-    assert!(fault.hint.as_ref().unwrap().starts_with("is the server running"));
+    assert!(fault.hint.as_ref().unwrap().contains("is the server running"));
     assert!(
         done.outcome
             .fault
