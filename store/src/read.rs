@@ -11,7 +11,7 @@ use dressage_wire::trajectory::{CallRecord, ContentHash, Trajectory, assemble};
 use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
 /// What is known of a rollout.
@@ -75,6 +75,24 @@ impl Store {
             .map(RolloutRow::read)
             .collect::<Result<_, _>>()
             .map_err(|source| self.failed(OPERATION, source))
+    }
+
+    /// Those of `rows` whose task their process has begun more than once.
+    ///
+    /// # Errors
+    /// A database that cannot be read.
+    pub async fn repeated(&self, rows: &[RolloutRow]) -> Result<HashSet<RolloutId>, StoreError> {
+        const OPERATION: &str = "finding rollouts of the same task";
+        // The first sample of a group is 0, whatever became of the others.
+        let groups: Vec<(String, Option<String>, String)> =
+            sqlx::query_as("SELECT DISTINCT owner, task_id, title FROM rollouts WHERE sample > 0")
+                .fetch_all(&self.readers)
+                .await
+                .map_err(|source| self.failed(OPERATION, source))?;
+        let groups: HashSet<_> = groups.into_iter().collect();
+        let group = |row: &RolloutRow| (row.owner.to_string(), row.task_id.clone(), row.title.clone());
+        let repeated = rows.iter().filter(|row| groups.contains(&group(row)));
+        Ok(repeated.map(|row| row.id).collect())
     }
 
     /// The rollout whose id begins so.

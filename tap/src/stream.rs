@@ -150,6 +150,9 @@ impl Streaming {
         call.received(data.len());
         let pushed = capture.push(data, &mut self.out);
         let seen = capture.seen();
+        if let Some(at) = seen.own_words_at {
+            self.upstream.redact_from(&mut self.out, at);
+        }
         if seen.content {
             call.first_content();
         }
@@ -165,6 +168,9 @@ impl Streaming {
 
     fn broken(&mut self, error: &SendError) {
         let message = error.message(&self.upstream);
+        if let Phase::Live { call, .. } = &mut self.phase {
+            call.advise(error.hint());
+        }
         self.end(StreamEnd::Cut, Some(message));
     }
 
@@ -175,8 +181,11 @@ impl Streaming {
             return;
         };
         let told = capture.seen().error;
+        let given = self.out.len();
         let mut captured = capture.finish(end, &mut self.out);
         if captured.end != CallEnd::Complete {
+            self.upstream.redact_from(&mut self.out, given);
+            self.upstream.redact_captured(&mut captured);
             captured.error = message.or(captured.error);
             if !told {
                 let message = captured
@@ -201,7 +210,11 @@ impl Streaming {
         } else {
             StreamEnd::DownstreamGone
         };
-        call.finish(capture.finish(end, &mut BytesMut::new()));
+        let mut captured = capture.finish(end, &mut BytesMut::new());
+        if captured.end != CallEnd::Complete {
+            self.upstream.redact_captured(&mut captured);
+        }
+        call.finish(captured);
     }
 
     /// Waits for the first of the times at which something is to be done without word from the endpoint, and does it.

@@ -1,11 +1,11 @@
 use super::boot::seconds;
 use super::files::{self, When};
 use super::plan::working_directory;
-use super::setup::{REPORT_SLACK, unresponsive};
+use super::setup::REPORT_SLACK;
 use crate::command::TaskCommand;
 use crate::faults;
 use crate::report::{Report, Stop};
-use crate::run::{Cut, Scope};
+use crate::run::Scope;
 use dressage_sandbox::{Command, Sandbox, SandboxError};
 use dressage_wire::event::{Event, Stage};
 use dressage_wire::reward::{self, CommandResult, OverrideError, Reward, Separation};
@@ -21,21 +21,15 @@ pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Repor
     let timeout = seconds(scope.request.task.limits.verify_timeout_s);
     let directory = format!("{}/logs/verifier", sandbox.home());
     let deadline = Instant::now() + timeout + REPORT_SLACK;
-    let separated = scope
-        .until(deadline, sandbox.separate(std::slice::from_ref(&directory)))
-        .await;
-    let separation = match separated {
-        Ok(Ok(separation)) => separation,
-        Ok(Err(error)) => {
-            return Err(Stop::sandbox(
-                Stage::Verify,
-                faults::SANDBOX_OPERATION_FAILED,
-                &error,
-            ));
-        }
-        Err(Cut::Cancelled) => return Err(Stop::Cancelled),
-        Err(Cut::Deadline) => return Err(unresponsive(Stage::Verify)),
-    };
+    let separating = sandbox.separate(std::slice::from_ref(&directory));
+    let separation = scope
+        .ask(
+            Stage::Verify,
+            faults::SANDBOX_OPERATION_FAILED,
+            deadline,
+            separating,
+        )
+        .await?;
     files::write(scope, sandbox, When::Verify, timeout).await?;
     let mut results = Vec::new();
     let ran = commands(scope, sandbox, report, &mut results).await;
@@ -92,18 +86,11 @@ async fn commands(
             command,
         };
         let deadline = Instant::now() + timeout + REPORT_SLACK;
-        match scope.until(deadline, command.run(sandbox, &scope.events)).await {
-            Ok(Ok(result)) => results.push(result),
-            Ok(Err(error)) => {
-                return Err(Stop::sandbox(
-                    Stage::Verify,
-                    faults::SANDBOX_OPERATION_FAILED,
-                    &error,
-                ));
-            }
-            Err(Cut::Cancelled) => return Err(Stop::Cancelled),
-            Err(Cut::Deadline) => return Err(unresponsive(Stage::Verify)),
-        }
+        let running = command.run(sandbox, &scope.events);
+        let result = scope
+            .ask(Stage::Verify, faults::SANDBOX_OPERATION_FAILED, deadline, running)
+            .await?;
+        results.push(result);
     }
     Ok(())
 }
@@ -112,13 +99,11 @@ async fn commands(
 async fn read_override(scope: &Scope, sandbox: &dyn Sandbox, path: &str) -> Result<Option<f64>, Stop> {
     let range = scope.request.task.reward;
     let deadline = Instant::now() + REPORT_SLACK;
-    let content = match scope
-        .until(deadline, sandbox.read_file(path, reward::OVERRIDE_MAX_BYTES))
-        .await
-    {
-        Ok(Ok(content)) => content,
-        Ok(Err(SandboxError::NotFound { .. })) => return Ok(None),
-        Ok(Err(error)) => {
+    let reading = sandbox.read_file(path, reward::OVERRIDE_MAX_BYTES);
+    let content = match scope.hear(Stage::Verify, deadline, reading).await? {
+        Ok(content) => content,
+        Err(SandboxError::NotFound { .. }) => return Ok(None),
+        Err(error) => {
             let mut fault =
                 faults::REWARD_INVALID.fault(Some(Stage::Verify), "reward.txt cannot be read as a reward");
             fault.causes.push(error.to_string());
@@ -127,8 +112,6 @@ async fn read_override(scope: &Scope, sandbox: &dyn Sandbox, path: &str) -> Resu
                 _ => fault.into(),
             });
         }
-        Err(Cut::Cancelled) => return Err(Stop::Cancelled),
-        Err(Cut::Deadline) => return Err(unresponsive(Stage::Verify)),
     };
     let invalid = |error: OverrideError| {
         let message = "reward.txt, which a verify command wrote, is not a reward";
