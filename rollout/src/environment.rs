@@ -3,8 +3,8 @@
 use crate::command::Tail;
 use crate::faults;
 use crate::report::Stop;
-use crate::run::{Cut, Scope};
-use crate::stages::setup::{REPORT_SLACK, unresponsive};
+use crate::run::Scope;
+use crate::stages::setup::REPORT_SLACK;
 use dressage_sandbox::{Command, OutputSink, Sandbox};
 use dressage_wire::event::{OutputStream, Stage};
 use std::collections::BTreeMap;
@@ -63,18 +63,15 @@ pub(crate) async fn record(
     };
     let output = Arc::new(Output::default());
     let deadline = Instant::now() + timeout + REPORT_SLACK;
-    let exit = match scope.until(deadline, sandbox.exec(command, output.clone())).await {
-        Ok(Ok(exit)) => exit,
-        Ok(Err(error)) => {
-            return Err(Stop::sandbox(
-                Stage::Setup,
-                faults::SETUP_ENVIRONMENT_UNREADABLE,
-                &error,
-            ));
-        }
-        Err(Cut::Cancelled) => return Err(Stop::Cancelled),
-        Err(Cut::Deadline) => return Err(unresponsive(Stage::Setup)),
-    };
+    let running = sandbox.exec(command, output.clone());
+    let exit = scope
+        .ask(
+            Stage::Setup,
+            faults::SETUP_ENVIRONMENT_UNREADABLE,
+            deadline,
+            running,
+        )
+        .await?;
     let unreadable = |reason: String| {
         let mut fault = faults::SETUP_ENVIRONMENT_UNREADABLE.fault(
             Some(Stage::Setup),

@@ -1,5 +1,6 @@
 use dressage_wire::event::Stage;
 use dressage_wire::fault::{Fault, FaultOwner};
+use dressage_wire::rollout::RecorderError;
 
 /// A kind of failure: a row of docs/errors.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +130,13 @@ impl FaultCode {
         fault.causes = error.source().map(chain).unwrap_or_default();
         fault
     }
+}
+
+/// The fault that a recorder's error is.
+pub(crate) fn not_recorded(error: &RecorderError) -> Fault {
+    let mut fault = STORE_FAILED.from_error(None, error);
+    fault.hint.clone_from(&error.hint);
+    fault
 }
 
 /// The messages of an error and its sources, outermost first.

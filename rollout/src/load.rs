@@ -71,6 +71,10 @@ impl LoadError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Task { source, .. } => source.hint(),
+            Self::EmptyFolder { .. } => Some(
+                "put task files directly into it, one for each task; to tell an agent of a folder, write a sentence"
+                    .into(),
+            ),
             Self::SourceOutside { .. } => Some("copy or move the file beside the task file".into()),
             _ => None,
         }

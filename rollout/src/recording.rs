@@ -54,6 +54,7 @@ pub(crate) struct FailedCall {
     pub(crate) end: CallEnd,
     pub(crate) status: Option<u16>,
     pub(crate) error: Option<String>,
+    pub(crate) hint: Option<String>,
 }
 
 impl Recording {
@@ -146,6 +147,7 @@ impl CallsSeen {
                 end: meta.end,
                 status: meta.status,
                 error: meta.error.clone(),
+                hint: meta.hint.clone(),
             });
         }
     }
@@ -173,9 +175,7 @@ impl Keeper {
         Recorded {
             late_flags: self.builder.finalise(),
             totals: self.builder.totals(),
-            fault: self
-                .error
-                .map(|error| faults::STORE_FAILED.from_error(None, &error)),
+            fault: self.error.as_ref().map(faults::not_recorded),
         }
     }
 }

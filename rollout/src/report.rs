@@ -37,6 +37,16 @@ impl Stop {
         fault.hint = error.hint();
         fault.into()
     }
+
+    /// A sandbox did not report the end of what it should have ended itself.
+    pub(crate) fn unresponsive(stage: Stage) -> Self {
+        faults::SANDBOX_GONE
+            .fault(
+                Some(stage),
+                "sandbox did not report the end of a command that was past its deadline",
+            )
+            .into()
+    }
 }
 
 /// What has come of a rollout so far. Stages write into it as they go, so that nothing is lost when one is cut short.
@@ -137,6 +147,7 @@ impl Report {
             warnings: self.warnings,
             wall_ms: millis(self.started),
             finished_unix_ms: crate::events::unix_ms(),
+            unstored: None,
         }
     }
 }

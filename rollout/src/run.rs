@@ -10,11 +10,11 @@ use crate::recording::Recording;
 use crate::report::{Report, Stop, millis};
 use crate::request::RolloutRequest;
 use crate::stages::{agent, boot, collect, hold, plan, setup, verify};
-use dressage_sandbox::Sandbox;
+use dressage_sandbox::{Sandbox, SandboxError};
 use dressage_wire::event::{Event, Stage};
 use dressage_wire::fault::Ended;
 use dressage_wire::ids::OwnerId;
-use dressage_wire::rollout::{Recorder, RolloutOutcome, StageTime};
+use dressage_wire::rollout::{Recorder, RecorderError, Remains, RolloutOutcome, StageTime};
 use dressage_wire::task::VerifyWhen;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -142,10 +142,7 @@ async fn finish(scope: &Scope, mut report: Report, recording: Recording) -> Roll
     let mut outcome = report.outcome(scope.request.id, calls.totals, calls.late_flags);
     if let Err(error) = scope.recorder.finished(&outcome).await {
         tracing::error!(rollout.id = %scope.request.id, error = &error as &dyn std::error::Error, "outcome not stored");
-        outcome.warnings.push(error.to_string());
-        outcome
-            .fault
-            .get_or_insert_with(|| faults::STORE_FAILED.from_error(None, &error));
+        not_kept(&mut outcome, &error);
     }
     let fault = outcome.fault.clone();
     scope.events.tell(Event::Finished {
@@ -153,6 +150,25 @@ async fn finish(scope: &Scope, mut report: Report, recording: Recording) -> Roll
         fault,
     });
     outcome
+}
+
+/// Says in an outcome that the recorder did not take it.
+fn not_kept(outcome: &mut RolloutOutcome, error: &RecorderError) {
+    let not_stored = faults::STORE_FAILED.code;
+    let fault = match &outcome.fault {
+        // What was refused first is why the rest was.
+        Some(fault) if fault.code == not_stored => fault.clone(),
+        Some(_) => {
+            if error.remains == Remains::Aside {
+                outcome.warnings.push(error.source.to_string());
+            }
+            faults::not_recorded(error)
+        }
+        None => outcome.fault.insert(faults::not_recorded(error)).clone(),
+    };
+    if error.remains == Remains::Nothing {
+        outcome.unstored = Some(fault);
+    }
 }
 
 /// A stage that has begun.
@@ -184,6 +200,33 @@ impl Scope {
             () = tokio::time::sleep_until(deadline) => Err(Cut::Deadline),
             done = work => Ok(done),
         }
+    }
+
+    /// Has a sandbox do something until a deadline by which it should have ended it itself. That it failed stops the
+    /// stage; `otherwise` says whose failure it is if the sandbox still stands.
+    pub(crate) async fn ask<T>(
+        &self,
+        stage: Stage,
+        otherwise: faults::FaultCode,
+        deadline: tokio::time::Instant,
+        work: impl Future<Output = Result<T, SandboxError>>,
+    ) -> Result<T, Stop> {
+        self.hear(stage, deadline, work)
+            .await?
+            .map_err(|error| Stop::sandbox(stage, otherwise, &error))
+    }
+
+    /// As [`Scope::ask`], where the sandbox's own error may mean something else than a failure.
+    pub(crate) async fn hear<T>(
+        &self,
+        stage: Stage,
+        deadline: tokio::time::Instant,
+        work: impl Future<Output = Result<T, SandboxError>>,
+    ) -> Result<Result<T, SandboxError>, Stop> {
+        self.until(deadline, work).await.map_err(|cut| match cut {
+            Cut::Cancelled => Stop::Cancelled,
+            Cut::Deadline => Stop::unresponsive(stage),
+        })
     }
 }
 

@@ -3,11 +3,8 @@
 //! Needs DRESSAGE_TAP_BINARY, the static `dressage-tap`. The lines of JSON are for `make bench`.
 
 use dressage_sandbox::lease::Owner;
-use dressage_sandbox::{Backend, BackendConfig, Command, OutputSink, SandboxSpec, Size, registry};
+use dressage_sandbox::{Backend, BackendConfig, Command, OutputSink, SandboxSpec, registry};
 use dressage_wire::event::OutputStream;
-use dressage_wire::ids::SandboxId;
-use dressage_wire::task::NetworkPolicy;
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,24 +17,9 @@ impl OutputSink for Nowhere {
     fn write(&self, _: OutputStream, _: &[u8]) {}
 }
 
-fn spec() -> SandboxSpec {
-    SandboxSpec {
-        id: SandboxId::new(),
-        image: None,
-        home: "/home/user".into(),
-        env: BTreeMap::new(),
-        network: NetworkPolicy::None,
-        size: Size {
-            memory_bytes: 1 << 30,
-            cpus: 2.0,
-            pids: 128,
-        },
-        assets: Vec::new(),
-        labels: BTreeMap::new(),
-        lifetime: Duration::from_secs(600),
-        relay_port: Some(7000),
-    }
-}
+/// As the tests have it.
+#[path = "../tests/it/spec.rs"]
+mod spec;
 
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
@@ -48,7 +30,11 @@ async fn measure(backend: &dyn Backend) -> Result<[Duration; 3], Box<dyn std::er
     let (mut boot, mut run, mut end) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let begun = Instant::now();
-        let sandbox = backend.create(spec()).await?;
+        let spec = SandboxSpec {
+            relay_port: Some(7000),
+            ..spec::spec()
+        };
+        let sandbox = backend.create(spec).await?;
         boot.push(begun.elapsed());
         let begun = Instant::now();
         let command = Command {

@@ -1,4 +1,4 @@
-use crate::lease::{Lease, LeaseError, is_alive};
+use crate::lease::{Lease, LeaseError, end_processes, is_alive};
 use crate::{Backend, BackendConfig, SandboxError};
 use dressage_wire::ids::SandboxId;
 use std::collections::BTreeMap;
@@ -141,6 +141,7 @@ async fn delete_leased(
                 owner: lease.owner,
             })
         } else {
+            end_processes(std::slice::from_ref(&lease));
             lease.clear(data_dir)
         };
         result.map_err(|source| SandboxError::Left {

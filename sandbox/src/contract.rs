@@ -328,7 +328,49 @@ impl SandboxError {
             Self::UnknownBackend { .. } => {
                 Some("`dressage doctor` lists the backends of this machine".into())
             }
+            error if error.is_full_disk() => Some(
+                "free some space on the file system of the data directory, or choose another with --data-dir"
+                    .into(),
+            ),
             _ => None,
         }
+    }
+
+    /// Whether it comes of a file system without space.
+    fn is_full_disk(&self) -> bool {
+        let full = |error: &std::io::Error| error.kind() == std::io::ErrorKind::StorageFull;
+        let mut sources = std::iter::successors(std::error::Error::source(self), |error| error.source());
+        let errno = match self {
+            Self::Operation { errno, .. } => *errno,
+            _ => None,
+        };
+        errno.is_some_and(|errno| full(&std::io::Error::from_raw_os_error(errno)))
+            || sources.any(|error| error.downcast_ref().is_some_and(full))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn created(source: std::io::ErrorKind) -> SandboxError {
+        SandboxError::Create {
+            step: "making the home".into(),
+            source: Some(source.into()),
+        }
+    }
+
+    #[test]
+    fn a_full_disk_has_a_hint_wherever_it_is_met() {
+        let inside = SandboxError::Operation {
+            operation: "write",
+            object: "a".into(),
+            message: "no space left on device".into(),
+            errno: Some(28),
+        };
+        for error in [created(std::io::ErrorKind::StorageFull), inside] {
+            assert!(error.hint().unwrap().contains("free some space"), "{error}");
+        }
+        assert_eq!(created(std::io::ErrorKind::NotFound).hint(), None);
     }
 }

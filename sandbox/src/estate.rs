@@ -56,7 +56,7 @@ impl Estate {
         };
         let homes = Lease::homes_directory(data_dir);
         let home = homes.join(spec.id.to_string());
-        let name = format!("dressage-{}", spec.id);
+        let name = Lease::outside_name(spec.id);
         let mut lease = Lease::new(owner, spec.id, backend, spec.labels.clone());
         lease.home = Some(home.clone());
         lease.uid = uid.as_ref().map(UidLock::uid);
@@ -95,6 +95,11 @@ impl Estate {
     /// The user id of its own, where it has one.
     pub(crate) fn uid(&self) -> Option<u32> {
         self.uid.as_ref().map(UidLock::uid)
+    }
+
+    /// See [`Lease::outside_name`].
+    pub(crate) fn process_name(&self) -> String {
+        Lease::outside_name(self.id())
     }
 
     /// See [`Cgroup::entrances`].

@@ -3,12 +3,13 @@
     reason = "what must be done between fork and exec, and the system calls on process descriptors, have no safe form"
 )]
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigHandler, SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Pid, Uid, getpid, getppid, setgid, setgroups, setuid};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -50,8 +51,10 @@ pub(crate) enum Death {
     WithParent,
 }
 
-/// Has `command` do `setup` in its children. `setup` lives as long as `command`.
+/// Has `command` do `setup` in its children, and start nothing where this process has ended. `setup` lives as long as
+/// `command`.
 pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
+    let parent = getpid();
     let prepare = move || {
         for file in &setup.cgroups {
             nix::unistd::write(file, b"0")?;
@@ -83,6 +86,10 @@ pub(crate) fn set_up(command: &mut Command, setup: ChildSetup) {
         if setup.death == Death::WithParent {
             // After setuid, which clears it.
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        }
+        // After that too: the signal tells of no death before it.
+        if getppid() != parent {
+            return Err(Errno::ESRCH.into());
         }
         // What this process inherited itself, or opened without care, is nobody else's business.
         close_on_exec_from(3)?;

@@ -11,6 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,14 +80,14 @@ impl Wiring {
         self.arguments.push(value.to_string().into());
     }
 
-    /// Starts `command`, which is to become init, or to make init its child.
+    /// Starts `command`, which is to become init, or to make init its child, under the name by which a sweep would find it.
     pub(crate) async fn start(
         &mut self,
         mut command: Command,
         estate: &Arc<Estate>,
         more_inherited: Vec<OwnedFd>,
     ) -> io::Result<OwnedChild> {
-        command.env_clear();
+        command.env_clear().arg0(estate.process_name());
         let mut inherited = std::mem::take(&mut self.inherited);
         inherited.extend(more_inherited);
         let setup = ChildSetup {

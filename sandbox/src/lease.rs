@@ -11,12 +11,17 @@ mod owner;
 /// What is owned.
 mod record;
 
+/// Processes of what is owned.
+mod process;
+
 /// Removes what the dead left.
 mod reaper;
 
 pub use owner::{Owner, dead_owners, is_alive};
+pub use process::LeasedProcess;
+pub(crate) use process::end_processes;
 pub use reaper::{Reaper, Swept};
-pub use record::{Lease, LeasedProcess};
+pub use record::Lease;
 
 use std::path::PathBuf;
 

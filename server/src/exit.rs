@@ -54,7 +54,9 @@ impl Exit {
                 "this machine lacks something: bubblewrap, the agent, disk space, a writable data directory"
             }
             Self::EndpointUnusable => "the model endpoint cannot be used: no key, no answer, no such model",
-            Self::Interrupted => "stopped by Ctrl-C or SIGTERM, after cleaning up",
+            Self::Interrupted => {
+                "stopped by Ctrl-C or SIGTERM; the second hurries, the third ends it at once: then the next start cleans up"
+            }
         }
     }
 

@@ -35,11 +35,7 @@ impl Progress {
     #[must_use]
     pub fn new(terminal: &Terminal, detail: Detail, escapes: Escapes, total: u64) -> Self {
         let overall = if detail == Detail::Ends && terminal.shows_bars() {
-            bar(
-                terminal,
-                ProgressBar::new(total),
-                "{bar:24.green/white.dim} {pos}/{len} rollouts  {elapsed}",
-            )
+            bar(terminal, ProgressBar::new(total), OVERALL)
         } else {
             ProgressBar::hidden()
         };
@@ -83,11 +79,35 @@ fn end_line(label: &str, outcome: &RolloutOutcome) -> String {
     if let Some(fault) = &outcome.fault {
         line.push_str(&format!("  {}", styled(BAD, one_line(&fault.message, 120))));
     }
+    if outcome.unstored.is_some() {
+        line.push_str(&format!("  {}", styled(BAD, "not stored")));
+    }
     line
 }
 
-fn bar(terminal: &Terminal, bar: ProgressBar, template: &str) -> ProgressBar {
+/// How a bar looks.
+struct Look {
+    coloured: &'static str,
+    plain: &'static str,
+}
+
+const OVERALL: Look = Look {
+    coloured: "{bar:24.green/white.dim} {pos}/{len} rollouts  {elapsed}",
+    plain: "{bar:24} {pos}/{len} rollouts  {elapsed}",
+};
+
+const SPINNER: Look = Look {
+    coloured: "{spinner} {msg} {elapsed:.dim}",
+    plain: "{spinner} {msg} {elapsed}",
+};
+
+fn bar(terminal: &Terminal, bar: ProgressBar, look: Look) -> ProgressBar {
     let bar = terminal.bars.add(bar);
+    let template = if terminal.colours_bars() {
+        look.coloured
+    } else {
+        look.plain
+    };
     // A template of this file that is malformed would show indicatif's own instead.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
@@ -108,11 +128,7 @@ struct Teller<'a> {
 impl<'a> Teller<'a> {
     fn new(progress: &'a Progress, label: &str) -> Self {
         let spinner = if progress.terminal.shows_bars() {
-            bar(
-                &progress.terminal,
-                ProgressBar::new_spinner(),
-                "{spinner} {msg} {elapsed:.dim}",
-            )
+            bar(&progress.terminal, ProgressBar::new_spinner(), SPINNER)
         } else {
             ProgressBar::hidden()
         };
@@ -208,7 +224,8 @@ impl<'a> Teller<'a> {
         if stage == Stage::Agent {
             message.push_str(&format!(" · {} calls · {} tools", self.calls, self.tools));
         }
-        self.spinner.set_message(message);
+        self.spinner
+            .set_message(self.progress.terminal.dressed_for_bar(message));
     }
 
     fn say(&self, line: String) {

@@ -200,6 +200,23 @@ pub fn fault(fault: &Fault) -> Vec<String> {
     lines
 }
 
+/// Why a rollout failed, and why it is not stored where that is something else; line by line.
+pub fn faults(outcome: &RolloutOutcome) -> Vec<String> {
+    let unstored = outcome
+        .unstored
+        .iter()
+        .filter(|fault| outcome.fault.as_ref() != Some(fault));
+    outcome.fault.iter().chain(unstored).flat_map(fault).collect()
+}
+
+/// Where there is more of a rollout.
+pub fn more(outcome: &RolloutOutcome) -> String {
+    match outcome.unstored {
+        None => format!("more: dressage show {}", outcome.id),
+        Some(_) => styled(BAD, "not stored: there is no more than this"),
+    }
+}
+
 /// A reward with its evidence, line by line.
 pub fn evidence(verdict: &Reward, escapes: Escapes) -> Vec<String> {
     let mut lines = Vec::new();

@@ -138,18 +138,33 @@ impl Terminal {
         });
     }
 
+    /// Whether bars have colours.
+    #[must_use]
+    pub fn colours_bars(&self) -> bool {
+        self.colours(&io::stderr())
+    }
+
+    /// Text for a bar, which goes to standard error by another way.
+    #[must_use]
+    pub fn dressed_for_bar(&self, text: String) -> String {
+        self.dressed(text, &io::stderr())
+    }
+
     /// Text with its styles, or without them where the stream is to have none.
     fn dressed(&self, text: String, stream: &impl RawStream) -> String {
-        let choice = if self.color == ColorChoice::Auto {
-            AutoStream::choice(stream)
-        } else {
-            self.color
-        };
-        if choice == ColorChoice::Never {
-            without_styles(&text)
-        } else {
+        if self.colours(stream) {
             text
+        } else {
+            without_styles(&text)
         }
+    }
+
+    fn colours(&self, stream: &impl RawStream) -> bool {
+        let choice = match self.color {
+            ColorChoice::Auto => AutoStream::choice(stream),
+            chosen => chosen,
+        };
+        choice != ColorChoice::Never
     }
 }
 

@@ -61,6 +61,14 @@ pub enum StoreError {
         /// Its own words.
         source: Box<sqlx::Error>,
     },
+    /// The database is no longer where it was opened, and what is written to it will not be found again.
+    #[error("{operation} failed: {path} was removed or replaced while it was in use")]
+    Removed {
+        /// What was to be done, such as `storing a call`.
+        operation: &'static str,
+        /// Where it was.
+        path: PathBuf,
+    },
     /// The schema could not be brought up to date.
     #[error("preparing the schema of {path} failed")]
     Migrate {
@@ -224,6 +232,10 @@ impl StoreError {
                 Some("run any dressage command that writes once to bring it up to date".into())
             }
             Self::Database { problem, path, .. } => problem.hint(path),
+            Self::Removed { path, .. } => Some(format!(
+                "run it again, and leave {} in place until it has ended",
+                directory(path).display()
+            )),
             Self::NotFound { .. } => Some("`dressage list` shows the rollouts there are".into()),
             Self::Ambiguous { .. } => Some("give more of the id".into()),
             Self::KeptAside { source, .. } => Some(format!(
@@ -248,6 +260,17 @@ impl StoreError {
             path: path.to_owned(),
             problem: Problem::of(&source),
             source: Box::new(source),
+        }
+    }
+
+    /// Why, in a few words, where that is known.
+    pub(crate) fn reason(&self) -> Option<String> {
+        match self {
+            Self::Removed { path, .. } => Some(format!("{} was removed or replaced", path.display())),
+            _ => match self.problem()? {
+                Problem::Other => None,
+                problem => Some(problem.to_string()),
+            },
         }
     }
 
@@ -279,6 +302,8 @@ impl Problem {
                     .and_then(|code| code.parse().ok())
                     .unwrap_or_default();
                 match code & 0xff {
+                    // SQLITE_IOERR_SHMSIZE, which "may indicate that the underlying filesystem volume is out of space".
+                    _ if code == 4874 => Self::NoSpace,
                     5 | 6 => Self::Busy,
                     8 => Self::ReadOnly,
                     10 => Self::InputOutput,

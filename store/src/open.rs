@@ -7,7 +7,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uuid::Uuid;
@@ -33,6 +33,8 @@ pub struct Store {
     pub(crate) readers: SqlitePool,
     pub(crate) unsaved: Unsaved,
     path: PathBuf,
+    /// Device and number of the file that was opened.
+    file: Option<(u64, u64)>,
 }
 
 impl Store {
@@ -72,6 +74,7 @@ impl Store {
             writer,
             readers,
             unsaved: Unsaved::of(data_dir),
+            file: file_at(&path),
             path,
         };
         store.name_installation().await?;
@@ -104,6 +107,7 @@ impl Store {
             writer: readers.clone(),
             readers,
             unsaved: Unsaved::of(data_dir),
+            file: file_at(&path),
             path,
         })
     }
@@ -138,7 +142,23 @@ impl Store {
     }
 
     pub(crate) fn failed(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
-        StoreError::database(operation, &self.path, source)
+        if self.is_in_place() {
+            StoreError::database(operation, &self.path, source)
+        } else {
+            self.removed(operation)
+        }
+    }
+
+    /// Whether the file that was opened is still the one at its path.
+    pub(crate) fn is_in_place(&self) -> bool {
+        file_at(&self.path) == self.file
+    }
+
+    pub(crate) fn removed(&self, operation: &'static str) -> StoreError {
+        StoreError::Removed {
+            operation,
+            path: self.path.clone(),
+        }
     }
 
     async fn name_installation(&self) -> Result<(), StoreError> {
@@ -284,6 +304,11 @@ fn migration(path: &Path, error: MigrateError) -> StoreError {
             source: Box::new(source),
         },
     }
+}
+
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 fn log_is_empty(path: &Path) -> bool {

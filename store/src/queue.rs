@@ -93,11 +93,11 @@ impl Store {
             let rollouts = rollouts.to_vec();
             blocking(OPERATION, move || pack(&rollouts)).await?
         };
-        let mut transaction = self.begin(OPERATION).await?;
+        let mut writing = self.begin(OPERATION).await?;
         if let Some(idempotency) = idempotency {
             let ids: Vec<RolloutId> = rollouts.iter().map(|rollout| rollout.id).collect();
             let earlier = self
-                .remember(OPERATION, &mut transaction, &idempotency, &ids)
+                .remember(OPERATION, &mut writing.transaction, &idempotency, &ids)
                 .await?;
             if let Some(earlier) = earlier {
                 return Ok(earlier);
@@ -107,7 +107,7 @@ impl Store {
             sqlx::query("INSERT OR IGNORE INTO specs (hash, body) VALUES (?, ?)")
                 .bind(hash.0.to_vec())
                 .bind(body)
-                .execute(&mut *transaction)
+                .execute(&mut *writing.transaction)
                 .await
                 .map_err(|source| self.failed(OPERATION, source))?;
         }
@@ -130,11 +130,11 @@ impl Store {
             .bind(rollout.priority)
             .bind(signed(rollout.created_unix_ms))
             .bind(hash.0.to_vec())
-            .execute(&mut *transaction)
+            .execute(&mut *writing.transaction)
             .await
             .map_err(|source| self.failed(OPERATION, source))?;
         }
-        self.commit(OPERATION, transaction).await?;
+        writing.commit().await?;
         Ok(Enqueued::New)
     }
 
@@ -159,18 +159,18 @@ impl Store {
     /// A database that cannot be written.
     pub async fn withdraw(&self, ids: &[RolloutId], key: Option<&str>) -> Result<(), StoreError> {
         const OPERATION: &str = "taking rollouts out of the queue";
-        let mut transaction = self.begin(OPERATION).await?;
+        let mut writing = self.begin(OPERATION).await?;
         for id in ids {
-            self.leave_queue(OPERATION, &mut transaction, *id).await?;
+            self.leave_queue(OPERATION, &mut writing.transaction, *id).await?;
         }
         if let Some(key) = key {
             sqlx::query("DELETE FROM idempotency WHERE key = ?")
                 .bind(key)
-                .execute(&mut *transaction)
+                .execute(&mut *writing.transaction)
                 .await
                 .map_err(|source| self.failed(OPERATION, source))?;
         }
-        self.commit(OPERATION, transaction).await
+        writing.commit().await
     }
 
     /// Owners that have rollouts in the queue.
@@ -195,16 +195,16 @@ impl Store {
         let failed = |source| self.failed(OPERATION, source);
         // What is finished, but not stored yet, does not begin again.
         self.take_in_unsaved().await;
-        let mut transaction = self.begin(OPERATION).await?;
+        let mut writing = self.begin(OPERATION).await?;
         let mut rows = Vec::new();
         for owner in dead.iter().filter(|owner| **owner != new_owner) {
-            self.interrupt(OPERATION, &mut transaction, *owner).await?;
+            self.interrupt(OPERATION, &mut writing.transaction, *owner).await?;
             sqlx::query(
                 "UPDATE queue SET interruptions = interruptions + 1 WHERE owner = ? AND EXISTS \
                  (SELECT 1 FROM rollouts WHERE rollouts.id = queue.id AND rollouts.owner = queue.owner)",
             )
             .bind(owner.to_string())
-            .execute(&mut *transaction)
+            .execute(&mut *writing.transaction)
             .await
             .map_err(failed)?;
             let of_owner = sqlx::query(
@@ -214,14 +214,14 @@ impl Store {
                  FROM queue JOIN specs ON number = spec WHERE owner = ?",
             )
             .bind(owner.to_string())
-            .fetch_all(&mut *transaction)
+            .fetch_all(&mut *writing.transaction)
             .await
             .map_err(failed)?;
             rows.extend(of_owner);
             sqlx::query("UPDATE queue SET owner = ? WHERE owner = ?")
                 .bind(new_owner.to_string())
                 .bind(owner.to_string())
-                .execute(&mut *transaction)
+                .execute(&mut *writing.transaction)
                 .await
                 .map_err(failed)?;
         }
@@ -236,7 +236,7 @@ impl Store {
             adopted.push(one);
         }
         adopted.sort_by_key(|one| one.queued.id);
-        self.commit(OPERATION, transaction).await?;
+        writing.commit().await?;
         Ok(adopted)
     }
 

@@ -122,7 +122,8 @@ impl Store {
                 }
                 return Ok(());
             }
-            Err(unknown @ StoreError::NotFound { .. }) => return Err(unknown),
+            // Nothing could take it in later.
+            Err(refused @ (StoreError::NotFound { .. } | StoreError::Removed { .. })) => return Err(refused),
             Err(refused) => Box::new(refused),
         };
         match self.unsaved.keep(outcome) {

@@ -6,9 +6,11 @@ use crate::rows::{signed, word};
 use async_trait::async_trait;
 use dressage_wire::call::{CallMeta, Completion};
 use dressage_wire::ids::{OwnerId, RolloutId};
-use dressage_wire::rollout::{Recorder, RecorderError, RolloutOutcome, RolloutStart};
+use dressage_wire::rollout::{Recorder, RecorderError, Remains, RolloutOutcome, RolloutStart};
 use dressage_wire::trajectory::{CallRecord, ContentHash, PrefixBreak, Recorded, RequestParts, TokenDelta};
 use serde::{Deserialize, Serialize};
+use sqlx::query::Query;
+use sqlx::sqlite::SqliteArguments;
 use sqlx::{Sqlite, Transaction};
 
 /// Characters of an instruction that lists show.
@@ -67,6 +69,12 @@ fn recorder_error(operation: &'static str, rollout: RolloutId) -> impl FnOnce(St
     move |source| RecorderError {
         operation,
         rollout,
+        reason: source.reason(),
+        remains: match source {
+            StoreError::KeptAside { .. } => Remains::Aside,
+            _ => Remains::Nothing,
+        },
+        hint: source.hint(),
         source: Box::new(source),
     }
 }
@@ -79,11 +87,11 @@ impl Store {
     pub async fn mark_interrupted(&self, dead: &[OwnerId]) -> Result<Vec<RolloutId>, StoreError> {
         const OPERATION: &str = "marking interrupted rollouts";
         let mut marked = Vec::new();
-        let mut transaction = self.begin(OPERATION).await?;
+        let mut writing = self.begin(OPERATION).await?;
         for owner in dead {
-            marked.extend(self.interrupt(OPERATION, &mut transaction, *owner).await?);
+            marked.extend(self.interrupt(OPERATION, &mut writing.transaction, *owner).await?);
         }
-        self.commit(OPERATION, transaction).await?;
+        writing.commit().await?;
         Ok(marked)
     }
 
@@ -108,8 +116,8 @@ impl Store {
     async fn start(&self, start: &RolloutStart) -> Result<(), StoreError> {
         const OPERATION: &str = "storing the start of a rollout";
         let document = self.document(start, start.id).await?;
-        let mut transaction = self.begin(OPERATION).await?;
-        self.make_room(OPERATION, &mut transaction, start.id).await?;
+        let mut writing = self.begin(OPERATION).await?;
+        self.make_room(OPERATION, &mut writing.transaction, start.id).await?;
         let number: i64 = sqlx::query_scalar(
             "INSERT INTO rollouts (id, owner, state, task_id, title, sample, agent, agent_version, backend, endpoint, \
              model, started_unix_ms, group_id, priority, created_unix_ms) \
@@ -129,16 +137,17 @@ impl Store {
         .bind(&start.model)
         .bind(signed(start.started_unix_ms))
         .bind(start.group.map(|group| group.to_string()))
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut *writing.transaction)
         .await
         .map_err(|source| self.failed(OPERATION, source))?;
-        sqlx::query("INSERT INTO documents (rollout, kind, body) VALUES (?, 'start', ?)")
-            .bind(number)
-            .bind(document)
-            .execute(&mut *transaction)
-            .await
-            .map_err(|source| self.failed(OPERATION, source))?;
-        self.commit(OPERATION, transaction).await
+        writing
+            .execute(
+                sqlx::query("INSERT INTO documents (rollout, kind, body) VALUES (?, 'start', ?)")
+                    .bind(number)
+                    .bind(document),
+            )
+            .await?;
+        writing.commit().await
     }
 
     async fn add_call(&self, rollout: RolloutId, recorded: &Recorded) -> Result<(), StoreError> {
@@ -153,18 +162,19 @@ impl Store {
             rollout,
             source,
         })?;
-        let mut transaction = self.begin(OPERATION).await?;
-        let number = self.number(OPERATION, &mut transaction, rollout).await?;
+        let mut writing = self.begin(OPERATION).await?;
+        let number = writing.number(rollout).await?;
         for (hash, body) in contents {
-            sqlx::query("INSERT OR IGNORE INTO contents (rollout, hash, body) VALUES (?, ?, ?)")
-                .bind(number)
-                .bind(hash.0.to_vec())
-                .bind(body)
-                .execute(&mut *transaction)
-                .await
-                .map_err(|source| self.failed(OPERATION, source))?;
+            writing
+                .execute(
+                    sqlx::query("INSERT OR IGNORE INTO contents (rollout, hash, body) VALUES (?, ?, ?)")
+                        .bind(number)
+                        .bind(hash.0.to_vec())
+                        .bind(body),
+                )
+                .await?;
         }
-        sqlx::query(
+        writing.execute(sqlx::query(
             "INSERT INTO calls (rollout, position, call_index, id, document, tokens) \
              VALUES (?1, (SELECT coalesce(max(position) + 1, 0) FROM calls WHERE rollout = ?1), ?2, ?3, ?4, ?5)",
         )
@@ -172,31 +182,29 @@ impl Store {
         .bind(summary.index)
         .bind(summary.id.to_string())
         .bind(document)
-        .bind(tokens)
-        .execute(&mut *transaction)
-        .await
-        .map_err(|source| self.failed(OPERATION, source))?;
-        sqlx::query(
-            "UPDATE rollouts SET calls = calls + 1, prompt_tokens = prompt_tokens + ?, \
+        .bind(tokens)).await?;
+        writing
+            .execute(
+                sqlx::query(
+                    "UPDATE rollouts SET calls = calls + 1, prompt_tokens = prompt_tokens + ?, \
              completion_tokens = completion_tokens + ?, prefix_breaks = prefix_breaks + ? WHERE number = ?",
-        )
-        .bind(signed(summary.prompt_tokens))
-        .bind(signed(summary.completion_tokens))
-        .bind(i64::from(summary.prefix_break))
-        .bind(number)
-        .execute(&mut *transaction)
-        .await
-        .map_err(|source| self.failed(OPERATION, source))?;
-        self.commit(OPERATION, transaction).await
+                )
+                .bind(signed(summary.prompt_tokens))
+                .bind(signed(summary.completion_tokens))
+                .bind(i64::from(summary.prefix_break))
+                .bind(number),
+            )
+            .await?;
+        writing.commit().await
     }
 
     pub(crate) async fn finish(&self, outcome: &RolloutOutcome) -> Result<(), StoreError> {
         const OPERATION: &str = "storing the outcome of a rollout";
         let document = self.document(outcome, outcome.id).await?;
         let totals = &outcome.totals;
-        let mut transaction = self.begin(OPERATION).await?;
-        let number = self.number(OPERATION, &mut transaction, outcome.id).await?;
-        sqlx::query(
+        let mut writing = self.begin(OPERATION).await?;
+        let number = writing.number(outcome.id).await?;
+        writing.execute(sqlx::query(
             "UPDATE rollouts SET state = 'finished', finished_unix_ms = ?, wall_ms = ?, ended = ?, reward = ?, \
              fault_code = ?, fault_owner = ?, calls = ?, trainable_calls = ?, prompt_tokens = ?, completion_tokens = ?, \
              trainable_tokens = ?, prefix_breaks = ?, level = ? WHERE number = ?",
@@ -214,54 +222,29 @@ impl Store {
         .bind(signed(totals.trainable_tokens))
         .bind(signed(totals.prefix_breaks))
         .bind(totals.level.as_ref().and_then(word))
-        .bind(number)
-        .execute(&mut *transaction)
-        .await
-        .map_err(|source| self.failed(OPERATION, source))?;
-        sqlx::query("INSERT OR REPLACE INTO documents (rollout, kind, body) VALUES (?, 'outcome', ?)")
-            .bind(number)
-            .bind(document)
-            .execute(&mut *transaction)
-            .await
-            .map_err(|source| self.failed(OPERATION, source))?;
-        self.leave_queue(OPERATION, &mut transaction, outcome.id).await?;
-        self.commit(OPERATION, transaction).await
+        .bind(number)).await?;
+        writing
+            .execute(
+                sqlx::query(
+                    "INSERT OR REPLACE INTO documents (rollout, kind, body) VALUES (?, 'outcome', ?)",
+                )
+                .bind(number)
+                .bind(document),
+            )
+            .await?;
+        self.leave_queue(OPERATION, &mut writing.transaction, outcome.id).await?;
+        writing.commit().await
     }
 
     /// Takes the writer's place at once: a transaction that reads first and writes later may be refused by SQLite when
     /// another process wrote in between.
-    pub(crate) async fn begin(&self, operation: &'static str) -> Result<Transaction<'_, Sqlite>, StoreError> {
-        self.writer
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(|source| self.failed(operation, source))
-    }
-
-    pub(crate) async fn commit(
-        &self,
-        operation: &'static str,
-        transaction: Transaction<'_, Sqlite>,
-    ) -> Result<(), StoreError> {
-        transaction
-            .commit()
-            .await
-            .map_err(|source| self.failed(operation, source))
-    }
-
-    async fn number(
-        &self,
-        operation: &'static str,
-        transaction: &mut Transaction<'_, Sqlite>,
-        rollout: RolloutId,
-    ) -> Result<i64, StoreError> {
-        sqlx::query_scalar("SELECT number FROM rollouts WHERE id = ?")
-            .bind(rollout.to_string())
-            .fetch_optional(&mut **transaction)
-            .await
-            .map_err(|source| self.failed(operation, source))?
-            .ok_or_else(|| StoreError::NotFound {
-                id: rollout.to_string(),
-            })
+    pub(crate) async fn begin(&self, operation: &'static str) -> Result<Writing<'_>, StoreError> {
+        let transaction = self.writer.begin_with("BEGIN IMMEDIATE").await;
+        Ok(Writing {
+            store: self,
+            operation,
+            transaction: transaction.map_err(|source| self.failed(operation, source))?,
+        })
     }
 
     /// A document as JSON, packed.
@@ -279,6 +262,52 @@ impl Store {
             rollout,
             source,
         })
+    }
+}
+
+/// A transaction, with what it is for.
+pub(crate) struct Writing<'a> {
+    store: &'a Store,
+    operation: &'static str,
+    pub(crate) transaction: Transaction<'a, Sqlite>,
+}
+
+impl Writing<'_> {
+    async fn execute(&mut self, query: Query<'_, Sqlite, SqliteArguments>) -> Result<(), StoreError> {
+        let executed = query.execute(&mut *self.transaction).await;
+        executed
+            .map(drop)
+            .map_err(|source| self.store.failed(self.operation, source))
+    }
+
+    /// The number of a rollout's row.
+    async fn number(&mut self, rollout: RolloutId) -> Result<i64, StoreError> {
+        sqlx::query_scalar("SELECT number FROM rollouts WHERE id = ?")
+            .bind(rollout.to_string())
+            .fetch_optional(&mut *self.transaction)
+            .await
+            .map_err(|source| self.store.failed(self.operation, source))?
+            .ok_or_else(|| StoreError::NotFound {
+                id: rollout.to_string(),
+            })
+    }
+
+    /// Ends it. SQLite goes on writing to a file that was removed; what was written is kept only if the file is there.
+    pub(crate) async fn commit(self) -> Result<(), StoreError> {
+        let Self {
+            store,
+            operation,
+            transaction,
+        } = self;
+        transaction
+            .commit()
+            .await
+            .map_err(|source| store.failed(operation, source))?;
+        if store.is_in_place() {
+            Ok(())
+        } else {
+            Err(store.removed(operation))
+        }
     }
 }
 

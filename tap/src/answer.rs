@@ -140,8 +140,16 @@ pub(crate) fn error(dialect: &dyn Dialect, status: StatusCode, message: &str) ->
 
 /// An error of our own to a request of no dialect.
 pub(crate) fn plain(status: StatusCode, message: &str) -> Response<ReplyBody> {
-    let error =
+    plain_with_hint(status, message, None)
+}
+
+/// The same, with what may help in a member of its own.
+pub(crate) fn plain_with_hint(status: StatusCode, message: &str, hint: Option<&str>) -> Response<ReplyBody> {
+    let mut error =
         serde_json::json!({"message": message, "type": kind(status), "param": null, "code": status.as_u16()});
+    if let (Some(hint), Some(members)) = (hint, error.as_object_mut()) {
+        members.insert("hint".into(), hint.into());
+    }
     let body = serde_json::json!({"error": error}).to_string();
     ReplyHead::json(status).respond(ReplyBody::Local(Some(body.into())))
 }

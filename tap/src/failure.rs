@@ -73,7 +73,7 @@ impl SendError {
         )
     }
 
-    /// The endpoint, what happened, its causes, and what may help. No part of it holds a key.
+    /// The endpoint, what happened, and its causes. No part of it holds a key.
     pub(crate) fn message(&self, upstream: &Upstream) -> String {
         let mut message = format!(
             "endpoint `{}` ({}): {self}",
@@ -92,15 +92,12 @@ impl SendError {
             }
             cause = error.source();
         }
-        if let Some(hint) = self.hint() {
-            message.push_str("; ");
-            message.push_str(hint);
-        }
+        upstream.redact_text(&mut message);
         message
     }
 
     /// What may help, where that is known.
-    fn hint(&self) -> Option<&'static str> {
+    pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Connect(error) => connect_hint(error),
             Self::HeaderTimeout(_) => Some("is the server overloaded, or its header timeout too short?"),

@@ -25,7 +25,7 @@ pub(crate) async fn list(session: &Session) -> Response<ReplyBody> {
         Ok((head, body)) => head.respond(ReplyBody::Local(Some(body))),
         Err(error) => {
             let error: crate::failure::SendError = error;
-            answer::plain(error.status(), &error.message(upstream))
+            answer::plain_with_hint(error.status(), &error.message(upstream), error.hint())
         }
     }
 }

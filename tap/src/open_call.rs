@@ -51,6 +51,7 @@ impl OpenCall {
             end: CallEnd::DownstreamGone,
             status: None,
             error: None,
+            hint: None,
             purpose: Purpose::Foreign,
             session: None,
             parent_session: None,
@@ -122,6 +123,13 @@ impl OpenCall {
     pub(crate) fn status(&mut self, status: http::StatusCode) {
         if let Some(open) = &mut self.open {
             open.meta.status = Some(status.as_u16());
+        }
+    }
+
+    /// What may help against the failure that it ends by.
+    pub(crate) fn advise(&mut self, hint: Option<&'static str>) {
+        if let Some(open) = &mut self.open {
+            open.meta.hint = hint.map(str::to_owned);
         }
     }
 

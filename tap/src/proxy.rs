@@ -19,8 +19,7 @@ use crate::endpoint::{Endpoint, ProxyPolicy};
 use crate::gateway::{AllowedHosts, Gateway};
 use crate::session::{Access, Session, SessionConfig};
 use crate::upstream::Upstream;
-use dressage_wire::call::Purpose;
-use dressage_wire::capture::{AgentSigns, AuxiliarySign};
+use dressage_wire::capture::AgentSigns;
 use dressage_wire::ids::RolloutId;
 use secrecy::SecretString;
 use std::error::Error;
@@ -35,23 +34,11 @@ use tokio_util::sync::CancellationToken;
 /// How long calls under way may go on when the program is told to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How OpenCode's calls beside its conversation are known (1.18.33). It is whose proxy this stands in for.
+/// Those of OpenCode, whose proxy this stands in for; anybody's calls are taken for an agent's.
 const SIGNS: AgentSigns = AgentSigns {
     session_header: None,
-    parent_session_header: Some("x-parent-session-id"),
     user_agent_starts_with: None,
-    auxiliary: &[
-        AuxiliarySign {
-            purpose: Purpose::Title,
-            system_starts_with: Some("You are a title generator"),
-            user_starts_with: None,
-        },
-        AuxiliarySign {
-            purpose: Purpose::Summary,
-            system_starts_with: Some("You are a context summarization agent."),
-            user_starts_with: None,
-        },
-    ],
+    ..AgentSigns::OPENCODE
 };
 
 /// Runs until it is told to end: exit code 0 then, 1 if it cannot start, 2 if its arguments make no sense.

@@ -99,7 +99,7 @@ impl Outbound {
         };
         match outcome {
             Ok(Reply::Stream(response)) => self.stream(&session, call, response, deadline),
-            Ok(Reply::Whole { head, body }) => self.whole(call, head, &body),
+            Ok(Reply::Whole { head, body }) => self.whole(&session.config.upstream, call, head, &body),
             Ok(Reply::Refused { status, head, body }) => {
                 let captured = self.route.dialect.refused_reply(status.as_u16(), &body);
                 let failure = captured
@@ -253,8 +253,12 @@ impl Outbound {
         }))
     }
 
-    fn whole(&self, call: OpenCall, head: ReplyHead, body: &Bytes) -> Sent {
-        let (agents, captured) = self.route.dialect.unary(body, &self.prepared.facts);
+    fn whole(&self, upstream: &Upstream, call: OpenCall, head: ReplyHead, body: &Bytes) -> Sent {
+        let (mut agents, mut captured) = self.route.dialect.unary(body, &self.prepared.facts);
+        if captured.end != CallEnd::Complete {
+            agents = upstream.redact(agents);
+            upstream.redact_captured(&mut captured);
+        }
         let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok();
         if captured.end != CallEnd::Complete && !is_json() {
             // An error in JSON is the endpoint's to say and passes as it is. What is no JSON says that all is well and
@@ -296,7 +300,8 @@ impl Outbound {
         }
     }
 
-    fn failed(&self, session: &Session, call: OpenCall, error: &SendError) -> Sent {
+    fn failed(&self, session: &Session, mut call: OpenCall, error: &SendError) -> Sent {
+        call.advise(error.hint());
         let message = error.message(&session.config.upstream);
         let end = if error.is_cut() {
             CallEnd::UpstreamCut

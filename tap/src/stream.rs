@@ -29,6 +29,8 @@ pub(crate) struct Streaming {
     upstream: Arc<Upstream>,
     body: Incoming,
     out: BytesMut,
+    /// Whether the agent has had something of it.
+    begun: bool,
     /// Whether the endpoint's connection had its turn since it last gave something.
     yielded: bool,
     phase: Phase,
@@ -91,6 +93,7 @@ impl Streaming {
                 upstream,
                 body,
                 out: BytesMut::new(),
+                begun: false,
                 yielded: false,
                 phase,
                 waits,
@@ -118,8 +121,9 @@ impl Streaming {
                 Poll::Ready(Some(Err(error))) => self.broken(&SendError::Cut(error)),
                 Poll::Ready(None) => self.end(StreamEnd::EndOfBody, None),
                 // A read brings many events, of which the endpoint's connection hands over one at a time: it gets a turn,
-                // and what it has goes out in one write. Where it has no more, that costs a few microseconds.
-                Poll::Pending if !self.out.is_empty() && !self.yielded => {
+                // and what it has goes out in one write. Where it has no more, that costs a few microseconds. What comes
+                // first is not gathered: an agent waits for it, and behind a fast endpoint there is always more.
+                Poll::Pending if !self.out.is_empty() && self.begun && !self.yielded => {
                     self.yielded = true;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -132,6 +136,7 @@ impl Streaming {
 
     fn give(&mut self) -> Bytes {
         self.waits.sent = self.waits.received;
+        self.begun = true;
         self.out.split().freeze()
     }
 
@@ -145,6 +150,9 @@ impl Streaming {
         call.received(data.len());
         let pushed = capture.push(data, &mut self.out);
         let seen = capture.seen();
+        if let Some(at) = seen.own_words_at {
+            self.upstream.redact_from(&mut self.out, at);
+        }
         if seen.content {
             call.first_content();
         }
@@ -160,6 +168,9 @@ impl Streaming {
 
     fn broken(&mut self, error: &SendError) {
         let message = error.message(&self.upstream);
+        if let Phase::Live { call, .. } = &mut self.phase {
+            call.advise(error.hint());
+        }
         self.end(StreamEnd::Cut, Some(message));
     }
 
@@ -170,8 +181,11 @@ impl Streaming {
             return;
         };
         let told = capture.seen().error;
+        let given = self.out.len();
         let mut captured = capture.finish(end, &mut self.out);
         if captured.end != CallEnd::Complete {
+            self.upstream.redact_from(&mut self.out, given);
+            self.upstream.redact_captured(&mut captured);
             captured.error = message.or(captured.error);
             if !told {
                 let message = captured
@@ -196,7 +210,11 @@ impl Streaming {
         } else {
             StreamEnd::DownstreamGone
         };
-        call.finish(capture.finish(end, &mut BytesMut::new()));
+        let mut captured = capture.finish(end, &mut BytesMut::new());
+        if captured.end != CallEnd::Complete {
+            self.upstream.redact_captured(&mut captured);
+        }
+        call.finish(captured);
     }
 
     /// Waits for the first of the times at which something is to be done without word from the endpoint, and does it.

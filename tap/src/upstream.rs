@@ -2,8 +2,9 @@ use crate::connect::Connector;
 use crate::endpoint::{BaseUrl, Endpoint, EndpointError};
 use crate::failure::SendError;
 use crate::session::lock;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use dressage_wire::call::Change;
+use dressage_wire::capture::Captured;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::Full;
@@ -25,6 +26,9 @@ const MODELS_REMEMBERED: usize = 256;
 
 /// Changes remembered for one model.
 const CHANGES_REMEMBERED: usize = 32;
+
+/// What stands in the place of a key.
+const REDACTED: &str = "[redacted]";
 
 /// A model server that can be sent to: connections, credentials, and what it has refused so far.
 ///
@@ -133,20 +137,50 @@ impl Upstream {
 
     /// Takes the endpoint's key out of a text, should the endpoint have put it there: what it says is passed on to
     /// agents and stored.
-    pub(crate) fn redact(&self, body: Bytes) -> Bytes {
-        let secrets = self
-            .endpoint
-            .api_key
-            .iter()
-            .chain(self.endpoint.headers.iter().map(|(_, value)| value));
-        let mut body = body;
-        for secret in secrets.map(ExposeSecret::expose_secret) {
-            // Shorter ones are no secrets, and would be found everywhere.
-            if secret.len() >= 8 {
-                body = replace(body, secret.as_bytes(), b"[redacted]");
+    pub(crate) fn redact(&self, mut body: Bytes) -> Bytes {
+        for secret in self.secrets() {
+            if let Some(replaced) = replace(&body, secret.as_bytes()) {
+                body = replaced.into();
             }
         }
         body
+    }
+
+    /// The same for what is in a buffer from `at` on.
+    pub(crate) fn redact_from(&self, buffer: &mut BytesMut, at: usize) {
+        for secret in self.secrets() {
+            let said = buffer.get(at..).unwrap_or_default();
+            if let Some(replaced) = replace(said, secret.as_bytes()) {
+                buffer.truncate(at);
+                buffer.extend_from_slice(&replaced);
+            }
+        }
+    }
+
+    /// The same for a text.
+    pub(crate) fn redact_text(&self, text: &mut String) {
+        for secret in self.secrets() {
+            if text.contains(secret) {
+                *text = text.replace(secret, REDACTED);
+            }
+        }
+    }
+
+    /// The same for what was captured of a reply that is an error or holds one. In a good one nothing is the endpoint's
+    /// own word, and it is left as it is.
+    pub(crate) fn redact_captured(&self, captured: &mut Captured) {
+        captured.response = self.redact(std::mem::take(&mut captured.response));
+        if let Some(error) = &mut captured.error {
+            self.redact_text(error);
+        }
+    }
+
+    /// Shorter ones are no secrets, and would be found everywhere.
+    fn secrets(&self) -> impl Iterator<Item = &str> {
+        let headers = self.endpoint.headers.iter().map(|(_, value)| value);
+        let all = self.endpoint.api_key.iter().chain(headers);
+        all.map(ExposeSecret::expose_secret)
+            .filter(|secret| secret.len() >= 8)
     }
 }
 
@@ -195,19 +229,18 @@ fn headers(endpoint: &Endpoint, url: &BaseUrl) -> Result<HeaderMap, EndpointErro
     Ok(headers)
 }
 
-fn replace(body: Bytes, from: &[u8], to: &[u8]) -> Bytes {
-    let finder = memchr::memmem::Finder::new(from);
-    if finder.find(&body).is_none() {
-        return body;
-    }
+/// `None` where the secret is not there.
+fn replace(body: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
+    let finder = memchr::memmem::Finder::new(secret);
+    finder.find(body)?;
     let mut replaced = Vec::with_capacity(body.len());
-    let mut rest: &[u8] = &body;
+    let mut rest = body;
     while let Some(at) = finder.find(rest) {
         let (before, after) = rest.split_at(at);
         replaced.extend_from_slice(before);
-        replaced.extend_from_slice(to);
-        rest = after.get(from.len()..).unwrap_or_default();
+        replaced.extend_from_slice(REDACTED.as_bytes());
+        rest = after.get(secret.len()..).unwrap_or_default();
     }
     replaced.extend_from_slice(rest);
-    replaced.into()
+    Some(replaced)
 }

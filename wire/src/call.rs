@@ -73,6 +73,9 @@ pub struct CallMeta {
     pub status: Option<u16>,
     /// What went wrong, where something did.
     pub error: Option<String>,
+    /// What may help against that, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     /// Who made it, and what for.
     pub purpose: Purpose,
     /// The agent's own id of the conversation, from its headers.

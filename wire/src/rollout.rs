@@ -76,6 +76,9 @@ pub struct RolloutOutcome {
     pub wall_ms: u64,
     /// Milliseconds since the Unix epoch.
     pub finished_unix_ms: u64,
+    /// Why nobody will find it in the store; unset where it is there. Never set in what is stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unstored: Option<Fault>,
 }
 
 /// How long a stage took.
@@ -139,13 +142,32 @@ pub trait Recorder: Send + Sync {
 
 /// Something could not be kept.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation} of rollout {rollout} could not be stored")]
+#[error("{operation} of rollout {rollout} could not be stored{}", because(.reason.as_deref()))]
 pub struct RecorderError {
     /// What was to be kept.
     pub operation: &'static str,
     /// Of which rollout.
     pub rollout: RolloutId,
+    /// Why not, in a few words such as `no space is left`; part of the message.
+    pub reason: Option<String>,
+    /// What remains of it nevertheless.
+    pub remains: Remains,
+    /// What may help, where that is known.
+    pub hint: Option<String>,
     /// Why not.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// What remains of something that a recorder did not keep in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// All of it, elsewhere, to be taken in later.
+    Aside,
+    /// Nothing.
+    Nothing,
+}
+
+fn because(reason: Option<&str>) -> String {
+    reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }

@@ -26,7 +26,7 @@ mod value;
 pub use canonical::canonical;
 pub use edit::{Cutter, Edits};
 pub use reader::{Member, Reader, members};
-pub use repair::sound;
+pub use repair::{has_doubtful_escape, sound};
 pub use value::{decode_string, parse_f64, parse_u32_array, parse_u64, string_body, write_string};
 
 /// The most brackets that may be open in a text that is checked in full.

@@ -15,9 +15,7 @@ use super::contract::{
 };
 use super::npm::NativePackage;
 use async_trait::async_trait;
-
-use dressage_wire::call::Purpose;
-use dressage_wire::capture::{AgentSigns, AuxiliarySign};
+use dressage_wire::capture::AgentSigns;
 use dressage_wire::event::AgentEvent;
 use secrecy::ExposeSecret as _;
 use std::path::Path;
@@ -38,20 +36,6 @@ const QUIET: [(&str, &str); 6] = [
     ("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1"),
     ("OPENCODE_DISABLE_TERMINAL_TITLE", "1"),
     ("TERM", "dumb"),
-];
-
-/// Its calls beside the conversation.
-const AUXILIARY: [AuxiliarySign; 2] = [
-    AuxiliarySign {
-        purpose: Purpose::Title,
-        system_starts_with: Some("You are a title generator"),
-        user_starts_with: None,
-    },
-    AuxiliarySign {
-        purpose: Purpose::Summary,
-        system_starts_with: Some("You are a context summarization agent."),
-        user_starts_with: None,
-    },
 ];
 
 /// OpenCode.
@@ -148,11 +132,6 @@ impl Agent for OpenCode {
     }
 
     fn signs(&self) -> AgentSigns {
-        AgentSigns {
-            session_header: Some("x-session-id"),
-            parent_session_header: Some("x-parent-session-id"),
-            user_agent_starts_with: Some("opencode/"),
-            auxiliary: &AUXILIARY,
-        }
+        AgentSigns::OPENCODE
     }
 }

@@ -20,7 +20,7 @@ use self::output::AgentOutput;
 use self::verdict::{Facts, Last};
 use super::boot::seconds;
 use super::plan::{AGENT_ASSET, Plan, working_directory};
-use super::setup::{REPORT_SLACK, unresponsive};
+use super::setup::REPORT_SLACK;
 use crate::agents::LaunchRequest;
 use crate::faults;
 use crate::recording::Recording;
@@ -130,7 +130,7 @@ async fn watch(
             false => Last::Exit(exit),
         }),
         () = access.budget_spent() => {}
-        () = tokio::time::sleep_until(deadline) => return Err(unresponsive(Stage::Agent)),
+        () = tokio::time::sleep_until(deadline) => return Err(Stop::unresponsive(Stage::Agent)),
     }
     tokio::select! {
         biased;

@@ -94,7 +94,7 @@ async fn start(scope: &Scope, agent: Option<&dyn Agent>) -> Result<(), Stop> {
         .recorder
         .started(&start)
         .await
-        .map_err(|error| faults::STORE_FAILED.from_error(None, &error).into())
+        .map_err(|error| faults::not_recorded(&error).into())
 }
 
 /// Refuses combinations that do not exist.

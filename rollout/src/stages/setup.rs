@@ -5,7 +5,7 @@ use crate::command::TaskCommand;
 use crate::environment;
 use crate::faults;
 use crate::report::{Report, Stop};
-use crate::run::{Cut, Scope};
+use crate::run::Scope;
 use dressage_sandbox::{Command, Sandbox};
 use dressage_wire::event::Stage;
 use dressage_wire::reward::CommandResult;
@@ -58,18 +58,10 @@ async fn commands(
             command,
         };
         let deadline = Instant::now() + timeout + REPORT_SLACK;
-        let result = match scope.until(deadline, command.run(sandbox, &scope.events)).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(error)) => {
-                return Err(Stop::sandbox(
-                    Stage::Setup,
-                    faults::SANDBOX_OPERATION_FAILED,
-                    &error,
-                ));
-            }
-            Err(Cut::Cancelled) => return Err(Stop::Cancelled),
-            Err(Cut::Deadline) => return Err(unresponsive(Stage::Setup)),
-        };
+        let running = command.run(sandbox, &scope.events);
+        let result = scope
+            .ask(Stage::Setup, faults::SANDBOX_OPERATION_FAILED, deadline, running)
+            .await?;
         let fault = failure(&result, index, commands.len());
         report.setup.push(result);
         if let Some(stop) = fault {
@@ -120,14 +112,4 @@ fn failure(result: &CommandResult, index: usize, count: usize) -> Option<Stop> {
             .map(|line| line.chars().take(500).collect()),
     );
     Some(fault.into())
-}
-
-/// The sandbox did not report the end of what it should have ended itself.
-pub(crate) fn unresponsive(stage: Stage) -> Stop {
-    faults::SANDBOX_GONE
-        .fault(
-            Some(stage),
-            "sandbox did not report the end of a command that was past its deadline",
-        )
-        .into()
 }

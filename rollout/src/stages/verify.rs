@@ -1,11 +1,11 @@
 use super::boot::seconds;
 use super::files::{self, When};
 use super::plan::working_directory;
-use super::setup::{REPORT_SLACK, unresponsive};
+use super::setup::REPORT_SLACK;
 use crate::command::TaskCommand;
 use crate::faults;
 use crate::report::{Report, Stop};
-use crate::run::{Cut, Scope};
+use crate::run::Scope;
 use dressage_sandbox::{Command, Sandbox, SandboxError};
 use dressage_wire::event::{Event, Stage};
 use dressage_wire::reward::{self, CommandResult, OverrideError, Reward, RewardSource, Separation};
@@ -51,21 +51,16 @@ fn directory(sandbox: &dyn Sandbox) -> String {
 pub(super) async fn prepare(scope: &Scope, sandbox: &dyn Sandbox) -> Result<Separation, Stop> {
     let timeout = seconds(scope.request.task.limits.verify_timeout_s);
     let deadline = Instant::now() + timeout + REPORT_SLACK;
-    let separated = scope
-        .until(deadline, sandbox.separate(&[directory(sandbox)]))
-        .await;
-    let separation = match separated {
-        Ok(Ok(separation)) => separation,
-        Ok(Err(error)) => {
-            return Err(Stop::sandbox(
-                Stage::Verify,
-                faults::SANDBOX_OPERATION_FAILED,
-                &error,
-            ));
-        }
-        Err(Cut::Cancelled) => return Err(Stop::Cancelled),
-        Err(Cut::Deadline) => return Err(unresponsive(Stage::Verify)),
-    };
+    let directories = [directory(sandbox)];
+    let separating = sandbox.separate(&directories);
+    let separation = scope
+        .ask(
+            Stage::Verify,
+            faults::SANDBOX_OPERATION_FAILED,
+            deadline,
+            separating,
+        )
+        .await?;
     files::write(scope, sandbox, When::Verify, timeout).await?;
     Ok(separation)
 }
@@ -120,18 +115,11 @@ async fn commands(
             command,
         };
         let deadline = Instant::now() + timeout + REPORT_SLACK;
-        match scope.until(deadline, command.run(sandbox, &scope.events)).await {
-            Ok(Ok(result)) => results.push(result),
-            Ok(Err(error)) => {
-                return Err(Stop::sandbox(
-                    Stage::Verify,
-                    faults::SANDBOX_OPERATION_FAILED,
-                    &error,
-                ));
-            }
-            Err(Cut::Cancelled) => return Err(Stop::Cancelled),
-            Err(Cut::Deadline) => return Err(unresponsive(Stage::Verify)),
-        }
+        let running = command.run(sandbox, &scope.events);
+        let result = scope
+            .ask(Stage::Verify, faults::SANDBOX_OPERATION_FAILED, deadline, running)
+            .await?;
+        results.push(result);
     }
     Ok(())
 }
@@ -140,13 +128,11 @@ async fn commands(
 async fn read_override(scope: &Scope, sandbox: &dyn Sandbox, path: &str) -> Result<Option<f64>, Stop> {
     let range = scope.request.task.reward;
     let deadline = Instant::now() + REPORT_SLACK;
-    let content = match scope
-        .until(deadline, sandbox.read_file(path, reward::OVERRIDE_MAX_BYTES))
-        .await
-    {
-        Ok(Ok(content)) => content,
-        Ok(Err(SandboxError::NotFound { .. })) => return Ok(None),
-        Ok(Err(error)) => {
+    let reading = sandbox.read_file(path, reward::OVERRIDE_MAX_BYTES);
+    let content = match scope.hear(Stage::Verify, deadline, reading).await? {
+        Ok(content) => content,
+        Err(SandboxError::NotFound { .. }) => return Ok(None),
+        Err(error) => {
             let mut fault =
                 faults::REWARD_INVALID.fault(Some(Stage::Verify), "reward.txt cannot be read as a reward");
             fault.causes.push(error.to_string());
@@ -155,8 +141,6 @@ async fn read_override(scope: &Scope, sandbox: &dyn Sandbox, path: &str) -> Resu
                 _ => fault.into(),
             });
         }
-        Err(Cut::Cancelled) => return Err(Stop::Cancelled),
-        Err(Cut::Deadline) => return Err(unresponsive(Stage::Verify)),
     };
     let invalid = |error: OverrideError| {
         let message = "reward.txt, which a verify command wrote, is not a reward";

@@ -119,7 +119,13 @@ async fn what_cannot_be_stored_is_told_and_nothing_runs_without_a_row() {
             ("store_failed", FaultOwner::Server),
             "{operation}"
         );
+        assert!(fault.message.ends_with(": no space is left"), "{}", fault.message);
         assert_eq!(fault.causes, ["no space left"]);
+        assert_eq!(fault.hint.as_deref(), Some("free some space"));
+        // This recorder takes an outcome without a start; a store does not.
+        let unstored = ran.then_some(fault);
+        assert_eq!(done.outcome.unstored.as_ref(), unstored, "{operation}");
+        assert!(done.outcome.warnings.is_empty(), "{operation}");
         assert_eq!(!backend.log().is_empty(), ran, "{operation}");
     }
 }
@@ -135,6 +141,7 @@ async fn a_call_that_cannot_be_stored_is_a_fault_and_the_rollout_goes_on() {
     .run(task(&["true"]))
     .await;
     assert_eq!(done.code(), Some("store_failed"));
+    assert_eq!(done.outcome.unstored, None, "the outcome is there");
     assert_eq!(done.outcome.ended, Ended::Completed);
     assert_eq!(done.reward(), Some(1.0));
     assert_eq!(done.outcome.totals.calls, 1);

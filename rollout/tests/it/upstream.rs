@@ -42,6 +42,12 @@ async fn an_endpoint_that_is_down_is_its_fault_with_a_hint() {
         .run_request(world.request_to(task(&["true"]), endpoint))
         .await;
     assert_upstream(&done, "upstream_unreachable", true);
+    let fault = done.outcome.fault.as_ref().unwrap();
+    assert!(
+        fault.causes[0].ends_with("Connection refused (os error 111)"),
+        "{fault:?}"
+    );
+    assert!(fault.hint.as_ref().unwrap().contains("is the server running"));
     assert!(
         done.outcome
             .fault

@@ -14,7 +14,7 @@ use dressage_testkit::model::{
 use dressage_wire::capture::AgentSigns;
 use dressage_wire::event::{AgentEvent, Event, RolloutEvent, Stage};
 use dressage_wire::ids::RolloutId;
-use dressage_wire::rollout::{Recorder, RecorderError, RolloutOutcome, RolloutStart};
+use dressage_wire::rollout::{Recorder, RecorderError, Remains, RolloutOutcome, RolloutStart};
 use dressage_wire::task::{CaptureMode, Mode, Placement, Task};
 use dressage_wire::trajectory::Recorded;
 use serde_json::json;
@@ -367,6 +367,9 @@ impl MemoryRecorder {
             Some(refused) if refused == operation => Err(RecorderError {
                 operation,
                 rollout,
+                reason: Some("no space is left".into()),
+                remains: Remains::Nothing,
+                hint: Some("free some space".into()),
                 source: "no space left".into(),
             }),
             _ => Ok(()),

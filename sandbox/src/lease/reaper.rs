@@ -1,4 +1,4 @@
-use super::{Lease, LeaseError, Owner, dead_owners, is_alive, owner};
+use super::{Lease, LeaseError, Owner, dead_owners, end_processes, is_alive, owner};
 use dressage_wire::ids::SandboxId;
 use std::sync::Arc;
 
@@ -38,10 +38,12 @@ impl Reaper {
             failed: unreadable,
         };
         let mut still_leasing = Vec::new();
+        let leases: Vec<Lease> = leases
+            .into_iter()
+            .filter(|lease| lease.owner != self.owner.id() && !is_alive(data_dir, lease.owner))
+            .collect();
+        end_processes(&leases);
         for lease in leases {
-            if lease.owner == self.owner.id() || is_alive(data_dir, lease.owner) {
-                continue;
-            }
             match lease.clear(data_dir) {
                 Ok(()) => {
                     tracing::info!(

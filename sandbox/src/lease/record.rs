@@ -1,4 +1,4 @@
-use super::{LeaseError, Owner};
+use super::{LeaseError, LeasedProcess, Owner};
 use crate::cgroup::Cgroup;
 use crate::removal::remove_tree;
 use dressage_wire::ids::{InstallationId, OwnerId, SandboxId};
@@ -32,35 +32,6 @@ pub struct Lease {
     pub processes: Vec<LeasedProcess>,
 }
 
-/// A process, told from a later one with the same number by when it started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeasedProcess {
-    /// Its number.
-    pub pid: i32,
-    /// When it started, in clock ticks after boot.
-    pub start_ticks: u64,
-}
-
-impl LeasedProcess {
-    /// The process that has this number now.
-    #[must_use]
-    pub fn of(pid: i32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name is in parentheses and may hold anything; field 22 is the start, the 20th after it.
-        let start_ticks = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
-        Some(Self { pid, start_ticks })
-    }
-
-    fn end(self) {
-        if Self::of(self.pid) == Some(self) {
-            let _ = nix::sys::signal::kill(
-                nix::unistd::Pid::from_raw(self.pid),
-                nix::sys::signal::Signal::SIGKILL,
-            );
-        }
-    }
-}
-
 impl Lease {
     /// A lease on nothing yet.
     #[must_use]
@@ -76,6 +47,13 @@ impl Lease {
             cgroups: Vec::new(),
             processes: Vec::new(),
         }
+    }
+
+    /// What a sandbox's control groups are called, and its processes until they are in its namespaces: their first argument.
+    /// The latter is how [`end_processes`](super::end_processes) finds one that no lease names yet.
+    #[must_use]
+    pub fn outside_name(sandbox: SandboxId) -> String {
+        format!("dressage-{sandbox}")
     }
 
     /// Where homes are kept.
@@ -199,15 +177,12 @@ impl Lease {
         }
     }
 
-    /// Removes everything that the lease names, then the lease. What is gone already is no error. Blocks for as long
-    /// as the removal of the files takes.
+    /// Removes everything that the lease names but processes, which have ended or are in its control groups, then the lease.
+    /// What is gone already is no error. Blocks for as long as the removal of the files takes.
     ///
     /// # Errors
     /// [`LeaseError`] where something is left; the lease then stays, for the next sweep.
     pub fn clear(&self, data_dir: &Path) -> Result<(), LeaseError> {
-        for process in &self.processes {
-            process.end();
-        }
         for path in &self.cgroups {
             Cgroup::remove(path)?;
         }

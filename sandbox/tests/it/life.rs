@@ -265,6 +265,68 @@ async fn a_killed_process_leaves_nothing_that_the_next_does_not_remove() {
     assert_eq!(dead_owners(&world.config.data_dir).unwrap(), []);
 }
 
+/// A child of bubblewrap whose parent died before it had told it to go on: it waits for ever, in a pid namespace of its own.
+/// Bubblewrap dies of writing to a pipe that nobody reads any more.
+async fn orphan(sandbox: SandboxId, home: &Path) -> i32 {
+    let name = Lease::outside_name(sandbox);
+    let script = r#"{ sleep 0.2; exec -a "$1" bwrap --unshare-user --unshare-pid --as-pid-1 --die-with-parent --info-fd 1 --bind "$2" / -- /true; } | :"#;
+    let status = Command::new("bash")
+        .args(["-c", script, "bash", &name])
+        .arg(home)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let mut found = Vec::new();
+    eventually("an orphan", || {
+        found = processes_with(&name);
+        found.len() == 1
+    })
+    .await;
+    found[0]
+}
+
+#[tokio::test]
+async fn what_was_killed_in_the_making_and_waits_for_ever_is_ended_by_the_sweep() {
+    let world = World::new();
+    let data_dir = &world.config.data_dir;
+    let leased = |owner: &Owner| {
+        let sandbox = SandboxId::new();
+        let mut lease = Lease::new(owner, sandbox, "local", BTreeMap::new());
+        let home = Lease::homes_directory(data_dir).join(sandbox.to_string());
+        std::fs::create_dir_all(&home).unwrap();
+        lease.home = Some(home.clone());
+        // Neither a control group nor a process: all that an ordinary user's lease says this early.
+        lease.write(data_dir).unwrap();
+        (sandbox, home)
+    };
+    let (gone, living) = (
+        Owner::acquire(data_dir).unwrap(),
+        Owner::acquire(data_dir).unwrap(),
+    );
+    let ((dead_one, dead_home), (deleted, deleted_home)) = (leased(&gone), leased(&gone));
+    let (kept, kept_home) = leased(&living);
+    drop(gone);
+    let pid = orphan(dead_one, &dead_home).await;
+    orphan(deleted, &deleted_home).await;
+    orphan(kept, &kept_home).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(
+        processes_with(&Lease::outside_name(dead_one)),
+        [pid],
+        "it ended by itself"
+    );
+    world.backend("local").delete(deleted).await.unwrap();
+    assert_nothing_left(data_dir, deleted);
+    let reaper = Reaper::new(Arc::clone(&world.config.owner));
+    assert_eq!(reaper.sweep().unwrap().removed, [dead_one]);
+    assert_nothing_left(data_dir, dead_one);
+    // That of a living owner is its owner's affair.
+    assert_eq!(processes_with(&Lease::outside_name(kept)).len(), 1);
+    drop(living);
+    assert_eq!(reaper.sweep().unwrap().removed, [kept]);
+    assert_nothing_left(data_dir, kept);
+}
+
 #[tokio::test]
 async fn of_two_processes_one_is_killed_and_the_others_sandboxes_are_untouched() {
     let world = World::new();

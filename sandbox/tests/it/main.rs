@@ -7,6 +7,9 @@
     reason = "in tests a panic is the report"
 )]
 
+/// A small sandbox; the example that measures boots has it from here.
+mod spec;
+
 /// A data directory, backends over it, and what a test asks of a sandbox.
 mod world;
 

@@ -1,12 +1,8 @@
+pub use crate::spec::spec;
 use bytes::Bytes;
 use dressage_sandbox::lease::{Lease, Owner, Reaper};
-use dressage_sandbox::{
-    Backend, BackendConfig, Command, Exit, OutputSink, Sandbox, SandboxError, SandboxSpec, Size, registry,
-};
+use dressage_sandbox::{Backend, BackendConfig, Command, Exit, OutputSink, Sandbox, SandboxError, registry};
 use dressage_wire::event::OutputStream;
-use dressage_wire::ids::SandboxId;
-use dressage_wire::task::NetworkPolicy;
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -120,26 +116,6 @@ pub fn names(folder: &Path) -> Vec<String> {
 
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
-}
-
-/// A small sandbox without a relay.
-pub fn spec() -> SandboxSpec {
-    SandboxSpec {
-        id: SandboxId::new(),
-        image: None,
-        home: "/home/user".into(),
-        env: BTreeMap::new(),
-        network: NetworkPolicy::None,
-        size: Size {
-            memory_bytes: 1 << 30,
-            cpus: 2.0,
-            pids: 128,
-        },
-        assets: Vec::new(),
-        labels: BTreeMap::new(),
-        lifetime: Duration::from_secs(600),
-        relay_port: None,
-    }
 }
 
 /// Keeps what a program writes.

@@ -97,6 +97,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let reward = outcome.reward.as_ref().and_then(|reward| reward.value);
     Ok(match reward {
         _ if interrupted.is_cancelled() => Exit::Interrupted,
+        _ if outcome.unstored.is_some() => Exit::MachineLacks,
         Some(1.0) => Exit::Done,
         _ => Exit::RolloutFailed,
     })
@@ -105,7 +106,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
 /// What came of it.
 fn report(outcome: &RolloutOutcome) -> Vec<String> {
     let mut lines = vec![String::new()];
-    lines.extend(outcome.fault.iter().flat_map(render::fault));
+    lines.extend(render::faults(outcome));
     lines.push(format!(
         "{}  {}",
         styled(FAINT, "stages "),
@@ -145,9 +146,12 @@ fn report(outcome: &RolloutOutcome) -> Vec<String> {
         duration(outcome.wall_ms)
     ));
     lines.push(String::new());
-    lines.push(format!(
-        "the trajectory is kept: {}",
-        styled(GOOD, format!("dressage show {}", outcome.id))
-    ));
+    lines.push(match outcome.unstored {
+        None => format!(
+            "the trajectory is kept: {}",
+            styled(GOOD, format!("dressage show {}", outcome.id))
+        ),
+        Some(_) => render::more(outcome),
+    });
     lines
 }

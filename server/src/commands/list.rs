@@ -77,6 +77,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         ..ListFilter::default()
     };
     let rows = store.list(&filter).await.map_err(|error| store_failure(&error))?;
+    let repeated = store.repeated(&rows).await;
+    let repeated = repeated.map_err(|error| store_failure(&error))?;
     store.close().await;
     if arguments.json {
         for row in &rows {
@@ -92,7 +94,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         "rollout", "task", "state", "reward", "calls", "tokens", "breaks", "time", "started",
     ]);
     for row in &rows {
-        table.row(cells(row, now));
+        table.row(cells(row, repeated.contains(&row.id), now));
     }
     for line in table.lines() {
         context.terminal.line(line);
@@ -106,11 +108,12 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     Ok(Exit::Done)
 }
 
-fn cells(row: &RolloutRow, now: jiff::Timestamp) -> [String; 9] {
+fn cells(row: &RolloutRow, repeated: bool, now: jiff::Timestamp) -> [String; 9] {
     let task = row.task_id.as_deref().unwrap_or(&row.title);
-    let task = match row.sample {
-        0 => one_line(task, 36),
-        sample => format!("{} #{sample}", one_line(task, 32)),
+    let task = if repeated {
+        format!("{} #{}", one_line(task, 32), row.sample)
+    } else {
+        one_line(task, 36)
     };
     [
         row.id.to_string(),

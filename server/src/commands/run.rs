@@ -25,6 +25,7 @@ use dressage_rollout::{RolloutRequest, SubmitError, Supervisor};
 use dressage_sandbox::Backend;
 use dressage_tap::Upstream;
 use dressage_testkit::model::{ScriptedModel, ScriptedModelConfig};
+use dressage_wire::fault::Fault;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::RolloutOutcome;
 use dressage_wire::task::Task;
@@ -239,12 +240,13 @@ impl Batch<'_> {
             Ok(folder) => Some(folder),
             Err(error) => {
                 self.tally.unwritten += 1;
+                let kept = outcome
+                    .unstored
+                    .is_none()
+                    .then(|| format!("the rollout itself is kept; see `dressage show {}`", outcome.id));
                 self.context
                     .terminal
-                    .failure(&Failure::from_error(Exit::MachineLacks, &error).hint(format!(
-                        "the rollout itself is kept; see `dressage show {}`",
-                        outcome.id
-                    )));
+                    .failure(&Failure::from_error(Exit::MachineLacks, &error).maybe_hint(kept));
                 None
             }
         }
@@ -277,6 +279,7 @@ struct Line<'a> {
     task: Option<&'a str>,
     sample: u32,
     output: Option<&'a Path>,
+    stored: bool,
     #[serde(flatten)]
     outcome: &'a RolloutOutcome,
 }
@@ -286,6 +289,7 @@ fn json_line(ended: &Ended, output: Option<&Path>) -> String {
         task: ended.task.id.as_deref(),
         sample: ended.sample,
         output,
+        stored: ended.outcome.unstored.is_none(),
         outcome: &ended.outcome,
     };
     serde_json::to_string(&line).unwrap_or_else(|error| {
@@ -302,6 +306,9 @@ struct Tally {
     failed: u64,
     cancelled: u64,
     unwritten: u64,
+    unstored: u64,
+    /// Why the first of those was not stored.
+    unstored_by: Option<Fault>,
     rewards: Vec<f64>,
     /// The last one, shown whole where everything is told of it.
     last: Option<(RolloutOutcome, Option<PathBuf>)>,
@@ -318,6 +325,10 @@ impl Tally {
         }
         self.rewards
             .extend(outcome.reward.as_ref().and_then(|reward| reward.value));
+        if let Some(fault) = &outcome.unstored {
+            self.unstored += 1;
+            self.unstored_by.get_or_insert_with(|| fault.clone());
+        }
         self.last = Some((outcome, folder));
     }
 
@@ -325,7 +336,7 @@ impl Tally {
     fn close(self, context: &Context, detail: Detail, total: u64, interrupted: bool) -> Exit {
         match &self.last {
             Some((outcome, folder)) if detail == Detail::Everything => {
-                for line in outcome.fault.iter().flat_map(render::fault) {
+                for line in render::faults(outcome) {
                     context.terminal.note(line);
                 }
                 for warning in &outcome.warnings {
@@ -338,17 +349,21 @@ impl Tally {
                     styled(STRONG, outcome.id),
                     render::verdict(outcome)
                 ));
-                let more = match folder {
-                    Some(folder) => folder.display().to_string(),
-                    None => format!("dressage show {}", outcome.id),
-                };
-                context.terminal.note(format!("more: {more}"));
+                context.terminal.note(match folder {
+                    Some(folder) => format!("more: {}", folder.display()),
+                    None => render::more(outcome),
+                });
             }
-            _ => context.terminal.note(self.summary(total)),
+            _ => {
+                if let Some(fault) = &self.unstored_by {
+                    context.terminal.failure(&not_stored(self.unstored, fault));
+                }
+                context.terminal.note(self.summary(total));
+            }
         }
         match () {
             () if interrupted => Exit::Interrupted,
-            () if self.unwritten > 0 => Exit::MachineLacks,
+            () if self.unwritten + self.unstored > 0 => Exit::MachineLacks,
             () if self.failed + self.cancelled > 0 || self.ended < total => Exit::RolloutFailed,
             () => Exit::Done,
         }
@@ -365,6 +380,9 @@ impl Tally {
         if self.cancelled > 0 {
             parts.push(format!("{} cancelled", self.cancelled));
         }
+        if self.unstored > 0 {
+            parts.push(styled(BAD, format!("{} not stored", self.unstored)));
+        }
         if !self.rewards.is_empty() {
             let mean = self.rewards.iter().sum::<f64>() / self.rewards.len() as f64;
             parts.push(format!(
@@ -375,4 +393,15 @@ impl Tally {
         }
         parts.join(", ")
     }
+}
+
+/// So many rollouts are not in the store.
+fn not_stored(count: u64, fault: &Fault) -> Failure {
+    let what = match count {
+        1 => "1 rollout is not stored".to_owned(),
+        _ => format!("{count} rollouts are not stored"),
+    };
+    let mut failure = Failure::new(Exit::MachineLacks, what).cause(fault.message.clone());
+    failure.causes.extend(fault.causes.iter().cloned());
+    failure.maybe_hint(fault.hint.clone())
 }

@@ -127,6 +127,67 @@ fn a_full_disk_is_said() {
     );
 }
 
+/// Runs on a disk with so much left beside a database that is there already; then tells how many rollouts are stored.
+fn nearly_full(place: &Place, left: &str, arguments: &[&str]) -> Ran {
+    let script = format!(
+        r#"mount -t tmpfs -o size=16m none "$DRESSAGE_DATA_DIR"
+        "$1" run x --endpoint demo --setup false --quiet || [ $? = 1 ]
+        head -c 32M /dev/zero > "$DRESSAGE_DATA_DIR/full" 2>/dev/null || true
+        truncate -s -{left} "$DRESSAGE_DATA_DIR/full"
+        "$@" || echo "code $?" >&2
+        "$1" list --json | wc -l >&2"#
+    );
+    with_mounts(place, &script, arguments).expect(0)
+}
+
+#[test]
+fn a_disk_that_is_full_when_a_rollout_starts_is_named_and_nothing_is_offered_that_is_not_there() {
+    let place = Place::new();
+    std::fs::create_dir(place.data()).unwrap();
+    // The second leaves room for SQLite's shared memory alone: the database opens, and takes no row.
+    for (left, started) in [("0K", false), ("32K", true)] {
+        let err = nearly_full(&place, left, RUN).err;
+        assert!(err.to_lowercase().contains("no space"), "{left}: {err}");
+        assert!(err.contains("hint: free some space"), "{left}: {err}");
+        if started {
+            assert!(
+                err.contains("could not be stored: no space is left"),
+                "{left}: {err}"
+            );
+        }
+        assert_eq!(
+            err.contains("could not be stored"),
+            err.contains("not stored: there is no more than this"),
+            "{left}: {err}"
+        );
+        assert!(!err.contains("dressage show"), "{left}: {err}");
+        assert!(err.contains("code 3\n"), "{left}: {err}");
+        // With no room at all the list cannot be read either.
+        assert!(!started || err.ends_with("\n1\n"), "{left}: {err}");
+    }
+}
+
+#[test]
+fn a_rollout_that_a_full_disk_did_not_take_says_so_in_json() {
+    let place = Place::new();
+    std::fs::create_dir(place.data()).unwrap();
+    let mut arguments = RUN.to_vec();
+    arguments.push("--json");
+    let ran = nearly_full(&place, "32K", &arguments);
+    let line: serde_json::Value = serde_json::from_str(ran.out.trim()).unwrap();
+    assert_eq!(line["stored"], false, "{line}");
+    let message = line["unstored"]["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("could not be stored: no space is left"),
+        "{line}"
+    );
+    assert!(
+        ran.err.contains("error: 1 rollout is not stored") && ran.err.contains("hint: free some space"),
+        "{}",
+        ran.err
+    );
+}
+
 #[test]
 fn a_file_that_is_no_database_is_said_and_left_as_it_is() {
     let place = Place::new();

@@ -52,6 +52,18 @@ fn a_directory_is_refused_for_one_bad_file_in_it_before_any_rollout() {
 }
 
 #[test]
+fn a_directory_without_task_files_is_refused_with_what_to_do() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("work").join("tasks")).unwrap();
+    place.write("tasks/notes.md", "x");
+    let err = refused(&place, &["tasks"]);
+    assert!(
+        err.contains("has no task file") && err.contains("hint: put task files directly into it"),
+        "{err}"
+    );
+}
+
+#[test]
 fn an_instruction_of_10_mb_is_refused_wherever_it_comes_from() {
     let place = Place::new();
     let long = "x".repeat(10 << 20);

@@ -28,5 +28,8 @@ mod bad_machines;
 /// Rollouts of the real agent, from task to reward.
 mod rollouts;
 
+/// Bars, colours and plain lines.
+mod terminals;
+
 /// Ctrl-C, kill -9, two processes.
 mod endings;

@@ -146,6 +146,7 @@ fn a_task_file_is_run_n_times_into_folders_and_json_lines() {
     let mut samples = Vec::new();
     for line in ran.out.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["stored"], true);
         assert_eq!(
             (&line["task"], &line["ended"]),
             (&Value::from("two"), &Value::from("setup_error"))
@@ -160,6 +161,14 @@ fn a_task_file_is_run_n_times_into_folders_and_json_lines() {
     }
     samples.sort_unstable();
     assert_eq!(samples, [0, 1, 2]);
+    let listed = place.run(&["list"]).expect(0).out;
+    for sample in ["two #0", "two #1", "two #2"] {
+        assert!(listed.contains(sample), "{listed}");
+    }
+    let alone = place.run(&["run", "t.toml", "--endpoint", "demo"]).expect(1);
+    assert!(!alone.err.contains('#'), "{}", alone.err);
+    let listed = place.run(&["list", "-l", "1"]).expect(0).out;
+    assert!(listed.contains("two") && !listed.contains('#'), "{listed}");
     let names: Vec<_> = std::fs::read_dir(place.path("work/out"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name())

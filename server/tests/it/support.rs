@@ -58,6 +58,22 @@ impl Place {
             .stdin(Stdio::null());
     }
 
+    /// A cache directory in which the test kit's scripted agent is in the place of OpenCode.
+    pub fn scripted_agent(&self) -> PathBuf {
+        let listed = self.run(&["agents", "list", "--json"]).expect(0);
+        let agents: serde_json::Value = serde_json::from_str(&listed.out).unwrap();
+        let version = agents[0]["pinned_version"].as_str().unwrap();
+        let cache = self.path("cache");
+        let folder = cache.join("agents/opencode").join(version).join("bin");
+        if !folder.exists() {
+            std::fs::create_dir_all(&folder).unwrap();
+            let built = Path::new(env!("CARGO_BIN_EXE_dressage")).with_file_name("scripted_agent");
+            std::fs::copy(&built, folder.join("opencode"))
+                .unwrap_or_else(|error| panic!("{error}: run `cargo build --workspace --bins` first"));
+        }
+        cache
+    }
+
     pub fn run(&self, arguments: &[&str]) -> Ran {
         Ran::of(self.command(arguments).output().unwrap())
     }

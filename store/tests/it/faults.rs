@@ -4,7 +4,7 @@ use crate::round_trip::store_running;
 use crate::{child, samples};
 use dressage_store::{ListFilter, Problem, RolloutState, Store, StoreError};
 use dressage_wire::ids::RolloutId;
-use dressage_wire::rollout::Recorder;
+use dressage_wire::rollout::{Recorder, Remains};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::Uid;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -222,6 +222,7 @@ async fn an_outcome_that_the_database_refuses_is_kept_aside_and_taken_in_later()
         path.display()
     );
     assert_eq!(error.source.to_string(), expected);
+    assert_eq!(error.remains, Remains::Aside);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(store.get(id).await.unwrap().row.state, RolloutState::Running);
     store.close().await;
@@ -233,6 +234,34 @@ async fn an_outcome_that_the_database_refuses_is_kept_aside_and_taken_in_later()
     let store = Store::open(directory.path()).await.unwrap();
     assert_eq!(store.get(id).await.unwrap().outcome, Some(outcome));
     assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn what_is_written_to_a_database_that_was_removed_is_not_taken_for_kept() {
+    for replaced in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        let store = Store::open(&data).await.unwrap();
+        let (id, _, _) = store_running(&store, samples::conversation()).await;
+        fs::remove_dir_all(&data).unwrap();
+        if replaced {
+            Store::open(&data).await.unwrap().close().await;
+        }
+        let path = data.join("dressage.db");
+        let gone = format!("{} was removed or replaced", path.display());
+        let error = store.finished(&samples::outcome(id)).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("the outcome of rollout {id} could not be stored: {gone}")
+        );
+        assert_eq!(error.remains, Remains::Nothing);
+        assert!(error.hint.unwrap().contains("in place"), "replaced: {replaced}");
+        assert_eq!(path.exists(), replaced, "nothing is made in its place");
+        assert_eq!(fs::read_dir(&data).is_ok(), replaced);
+        let start = store.started(&samples::start()).await.unwrap_err();
+        assert!(start.to_string().ends_with(&gone), "{start}");
+        store.close().await;
+    }
 }
 
 #[tokio::test]

@@ -238,6 +238,30 @@ async fn what_a_dead_owner_ran_is_interrupted_and_nothing_else() {
     assert_eq!(state(alive.id).await, RolloutState::Running);
 }
 
+#[tokio::test]
+async fn of_a_task_that_was_run_more_than_once_every_rollout_is_known_to_be() {
+    let (_directory, store) = opened().await;
+    let group = OwnerId::new();
+    let first = started(&store, |start| start.owner = group).await.id;
+    let second = started(&store, |start| (start.owner, start.sample) = (group, 1))
+        .await
+        .id;
+    let other_task = started(&store, |start| {
+        start.owner = group;
+        start.task.id = Some("another".into());
+    });
+    let other_task = other_task.await.id;
+    let other_process = started(&store, |_| {}).await.id;
+    let rows = store.list(&ListFilter::default()).await.unwrap();
+    let all: Vec<_> = rows.iter().map(|row| row.id).collect();
+    for id in [first, second, other_task, other_process] {
+        assert!(all.contains(&id));
+    }
+    assert_eq!(store.repeated(&rows).await.unwrap(), [first, second].into());
+    let only_first: Vec<_> = rows.into_iter().filter(|row| row.id == first).collect();
+    assert_eq!(store.repeated(&only_first).await.unwrap(), [first].into());
+}
+
 /// 10,000 rollouts of 8 a group and 500 tasks, and 500 that wait; gives the latest of those that do not.
 async fn many(store: &Store) -> RolloutId {
     let template = started(store, |start| start.task.instruction = "x".repeat(100_000)).await;

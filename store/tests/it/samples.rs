@@ -98,6 +98,7 @@ pub fn outcome(id: RolloutId) -> RolloutOutcome {
         warnings: vec!["warned".into()],
         wall_ms: 601_000,
         finished_unix_ms: 1_800_000_601_000,
+        unstored: None,
     }
 }
 
@@ -124,6 +125,7 @@ pub fn call(index: u32, messages: &[Value]) -> Call {
             end: CallEnd::Complete,
             status: Some(200),
             error: None,
+            hint: None,
             purpose: Purpose::Agent,
             session: Some("ses".into()),
             parent_session: None,

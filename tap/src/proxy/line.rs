@@ -42,6 +42,7 @@ pub(super) fn write(line: &mut Vec<u8>, call: &Call, request: &[u8], entries: &[
     object.field("purpose", &meta.purpose);
     object.field("end", &meta.end);
     object.field("error", &meta.error);
+    object.field("hint", &meta.hint);
     object.field("model", &meta.model);
     object.field("sampling_params", &meta.sampling);
     object.field("changes", &meta.changes);

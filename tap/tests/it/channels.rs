@@ -254,3 +254,56 @@ async fn an_idle_channel_is_pinged_and_a_silent_one_given_up() {
     let end = session.serve_channel(far, CancellationToken::new()).await;
     assert!(matches!(end, ChannelEnd::Silent(_)), "{end}");
 }
+
+/// A ping as yamux has it (its specification, version 0): the other side answers the same number.
+fn ping(flag: u8) -> [u8; 12] {
+    [0, 2, 0, flag, 0, 0, 0, 0, 0, 0, 0, 7]
+}
+
+/// The relay as a program of its own; killed when dropped.
+struct Alone(std::process::Child);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts it on a channel, of which this is its end.
+fn alone(carrier: &str, channel: std::os::unix::net::UnixStream) -> Alone {
+    let channel = std::os::fd::OwnedFd::from(channel);
+    let mut command = std::process::Command::new("sh");
+    // The shell passes the channel on by a number that is none of the three standard ones.
+    command
+        .args(["-c", "exec 3<&0; exec \"$@\"", "sh"])
+        .arg(env!("CARGO_BIN_EXE_dressage-tap"))
+        .args(["relay", "--listen", "127.0.0.1:0"])
+        .args(carrier.split(' '))
+        .stdin(channel.try_clone().unwrap())
+        .stdout(channel);
+    Alone(command.spawn().unwrap())
+}
+
+#[tokio::test]
+async fn the_relay_alone_answers_pings_on_stdio_and_on_a_socket_as_the_one_in_init_does() {
+    const SYN: u8 = 1;
+    const ACK: u8 = 2;
+    for carrier in ["--stdio", "--fd 3"] {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut relay = alone(carrier, theirs);
+        ours.set_nonblocking(true).unwrap();
+        let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
+        let mut answer = [0; 12];
+        ours.write_all(&ping(SYN)).await.unwrap();
+        // It pings as well, and says nothing else.
+        while answer != ping(ACK) {
+            soon("an answer", ours.read_exact(&mut answer)).await.unwrap();
+            assert_eq!(answer[..2], [0, PING], "{carrier}");
+        }
+        // The end of the channel is the end of the program.
+        drop(ours);
+        let ended = tokio::task::spawn_blocking(move || relay.0.wait().unwrap());
+        assert!(soon("its end", ended).await.unwrap().success(), "{carrier}");
+    }
+}

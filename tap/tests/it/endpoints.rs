@@ -24,7 +24,12 @@ async fn ask_once(endpoint: Endpoint) -> (Received, Call) {
 }
 
 /// Expects a failure of the endpoint that names it, and gives the message.
-async fn fails(mut endpoint: Endpoint, status: u16) -> String {
+async fn fails(endpoint: Endpoint, status: u16) -> String {
+    advised(endpoint, status).await.0
+}
+
+/// The same, with the remedy that is recorded beside the message.
+async fn advised(mut endpoint: Endpoint, status: u16) -> (String, String) {
     endpoint.name = "lab".into();
     endpoint.api_key = Some(KEY.to_owned().into());
     let base_url = endpoint.base_url.clone();
@@ -38,7 +43,9 @@ async fn fails(mut endpoint: Endpoint, status: u16) -> String {
     assert!(!message.contains(KEY), "{message}");
     assert_eq!(call.meta.error.as_ref(), Some(&message));
     assert_ne!(call.meta.end, CallEnd::Complete);
-    message
+    let hint = call.meta.hint.unwrap_or_default();
+    assert!(hint.is_empty() || !message.contains(&hint), "{message}");
+    (message, hint)
 }
 
 fn tls_file(name: &str) -> PathBuf {
@@ -89,32 +96,29 @@ async fn an_endpoint_that_is_down_is_named_with_what_may_help() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let message = fails(Endpoint::at("", format!("http://127.0.0.1:{port}/v1")), 502).await;
+    let (message, hint) = advised(Endpoint::at("", format!("http://127.0.0.1:{port}/v1")), 502).await;
     assert!(message.contains("no connection could be made"), "{message}");
     assert!(message.contains("Connection refused"), "{message}");
-    assert!(
-        message.ends_with("; is the server running, and is the port right?"),
-        "{message}"
-    );
+    assert_eq!(hint, "is the server running, and is the port right?");
 }
 
 #[tokio::test]
 async fn a_host_that_is_not_known_is_said_to_be() {
-    let message = fails(Endpoint::at("", "http://no-such-host.invalid/v1"), 502).await;
+    let (message, hint) = advised(Endpoint::at("", "http://no-such-host.invalid/v1"), 502).await;
     assert!(
         message.contains("host `no-such-host.invalid` was not found"),
         "{message}"
     );
-    assert!(message.ends_with("; is the host name right?"), "{message}");
+    assert_eq!(hint, "is the host name right?");
 }
 
 #[tokio::test]
 async fn a_certificate_of_an_unknown_authority_is_refused_until_it_is_in_ca_file() {
     let port = tls_server().await;
     let mut endpoint = Endpoint::at("lab", format!("https://localhost:{port}/v1"));
-    let message = fails(endpoint.clone(), 502).await;
+    let (message, hint) = advised(endpoint.clone(), 502).await;
     assert!(message.contains("UnknownIssuer"), "{message}");
-    assert!(message.contains("ca_file"), "{message}");
+    assert!(hint.contains("ca_file"), "{hint}");
     endpoint.ca_file = Some(tls_file("ca.pem"));
     let (received, call) = ask_once(endpoint).await;
     assert_eq!(
@@ -134,8 +138,8 @@ async fn https_to_a_server_without_tls_and_http_to_one_with_it_fail_clearly() {
         let (mut socket, _) = listener.accept().await.unwrap();
         let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     });
-    let message = fails(Endpoint::at("", format!("https://127.0.0.1:{port}/v1")), 502).await;
-    assert!(message.contains("is the URL's scheme right?"), "{message}");
+    let (_, hint) = advised(Endpoint::at("", format!("https://127.0.0.1:{port}/v1")), 502).await;
+    assert!(hint.contains("is the URL's scheme right?"), "{hint}");
     drop(plain);
     let port = tls_server().await;
     let message = fails(Endpoint::at("", format!("http://127.0.0.1:{port}/v1")), 502).await;
@@ -178,8 +182,9 @@ async fn html_where_json_was_expected_is_an_error_with_a_hint() {
         let received = stage.agent().await.chat(ask(stream)).await;
         assert_eq!(received.status, 502);
         assert!(received.error().contains("text/html"), "{}", received.error());
-        assert!(received.error().contains("/v1"), "{}", received.error());
-        assert_eq!(stage.calls.only().await.meta.end, CallEnd::UpstreamError);
+        let meta = stage.calls.only().await.meta;
+        assert_eq!(meta.end, CallEnd::UpstreamError);
+        assert!(meta.hint.unwrap().contains("ends in /v1"));
     }
     let stage = Stage::new(|_, _| Script::json(200, "<html>hello</html>")).await;
     let received = stage.agent().await.chat(ask(false)).await;
@@ -209,6 +214,73 @@ async fn keys_that_an_endpoint_repeats_do_not_reach_the_agent() {
     let call = stage.calls.only().await;
     assert!(!String::from_utf8_lossy(&call.response).contains(KEY));
     assert!(!format!("{:?}", call.meta).contains(KEY));
+}
+
+/// What the agent gets and what is recorded of a reply with status 200 in which the endpoint says its key.
+async fn with_key(reply: impl Fn() -> Script + Send + Sync + 'static, stream: bool) -> (Vec<u8>, Call) {
+    let stage = Stage::with(
+        move |_, _| reply(),
+        |endpoint| endpoint.api_key = Some(KEY.to_owned().into()),
+        |_| {},
+    )
+    .await;
+    let received = stage.agent().await.chat(ask(stream)).await;
+    assert_eq!(received.status, 200);
+    let call = stage.calls.only().await;
+    assert!(!String::from_utf8_lossy(&call.response).contains(KEY));
+    assert!(!format!("{:?}", call.meta).contains(KEY));
+    (received.body, call)
+}
+
+#[tokio::test]
+async fn keys_in_what_an_endpoint_says_of_itself_in_a_stream_are_redacted_at_any_split() {
+    let content = format!(r#"data: {{"id":"a","choices":[{{"index":0,"delta":{{"content":"{KEY}"}}}}]}}"#);
+    let error = format!(r#"data: {{"error":{{"message":"bad key {KEY}, {KEY}","code":401}}}}"#);
+    let garbage = format!("data: Traceback: {KEY}");
+    let named = format!("event: error\ndata: \"no such key as {KEY}\"");
+    for own_words in [&error, &garbage, &named] {
+        // An unfinished last event as well.
+        for end in ["\n\n", ""] {
+            let body = format!("{content}\n\n{own_words}{end}");
+            let redacted = own_words.replace(KEY, "[redacted]");
+            let expected = format!("{content}\n\n{redacted}\n\n");
+            for part in [1, 7, 64, body.len()] {
+                let sent = body.clone();
+                let reply = move || Script::events(sent.as_bytes(), part);
+                let (received, call) = with_key(reply, true).await;
+                let received = String::from_utf8(received).unwrap();
+                assert_ne!(call.meta.end, CallEnd::Complete);
+                // Not told where an unfinished event is no JSON; and what follows is an error event of our own.
+                let told = received.starts_with(&expected);
+                let cut_off = end.is_empty() && received.starts_with(&format!("{content}\n\n"));
+                assert!(told || cut_off, "in parts of {part}: {received}");
+                assert_eq!(
+                    received.matches(KEY).count(),
+                    1,
+                    "only the model's own word is left"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_in_an_error_with_a_good_status_is_redacted() {
+    for stream in [false, true] {
+        let body = format!(r#"{{"error":{{"message":"bad key {KEY}"}}}}"#);
+        let (received, call) = with_key(move || Script::json(200, &body), stream).await;
+        let received = String::from_utf8(received).unwrap();
+        assert!(received.contains("bad key [redacted]"), "{received}");
+        assert!(call.meta.error.unwrap().contains("bad key [redacted]"));
+    }
+}
+
+#[tokio::test]
+async fn a_key_in_the_place_that_a_redirect_leads_to_is_redacted() {
+    let elsewhere = format!("location: http://127.0.0.1:9/?key={KEY}\r\n");
+    let endpoint = FakeEndpoint::start(move |_, _| Script::reply(307, &elsewhere, "")).await;
+    let message = fails(Endpoint::at("", endpoint.base_url()), 502).await;
+    assert!(message.contains("?key=[redacted]"), "{message}");
 }
 
 #[tokio::test]

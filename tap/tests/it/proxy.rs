@@ -138,6 +138,7 @@ async fn a_line_has_the_keys_of_interception_py_with_the_ids_filled_in_and_ours(
             "purpose",
             "end",
             "error",
+            "hint",
             "model",
             "sampling_params",
             "changes",

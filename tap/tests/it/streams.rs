@@ -170,6 +170,24 @@ async fn each_event_passes_before_the_next_one_is_sent() {
 }
 
 #[tokio::test]
+async fn the_first_event_does_not_wait_for_those_behind_it() {
+    let body = fixture("vllm-0.32.0/list_tools_stream_lp5_ids.response.body");
+    let text = String::from_utf8(body).unwrap();
+    let stage = Stage::new(move |_, _| {
+        // All of it in one write, so that there is always more to gather.
+        let script = text.split_inclusive("\n\n").fold(Script::stream(), Script::chunk);
+        script.finish().at_once()
+    })
+    .await;
+    let mut agent = stage.agent().await;
+    let request = agent.post(ask(true));
+    let mut reply = agent.send(request).await.into_body();
+    let first = part(&mut reply).await;
+    assert_eq!(first.matches("data: ").count(), 1, "{first}");
+    soon("the rest", reply.collect()).await.unwrap();
+}
+
+#[tokio::test]
 async fn trap_22_a_silent_endpoint_makes_comments_and_an_early_head() {
     let gate = Arc::new(Notify::new());
     let held = gate.clone();

@@ -52,6 +52,9 @@ pub struct StreamSeen {
     pub error: bool,
     /// An event was there that could not be read.
     pub malformed: bool,
+    /// Where in `out`, as the last `push` left it, begins what may be an endpoint's own words rather than a reply's: the
+    /// first event that was an error or could not be read, and all after it.
+    pub own_words_at: Option<usize>,
 }
 
 /// A stream that cannot be read on. The call ends `UpstreamCut`.

@@ -25,6 +25,27 @@ pub struct AuxiliarySign {
     pub user_starts_with: Option<&'static str>,
 }
 
+impl AgentSigns {
+    /// OpenCode's, as measured with 1.18.33. Here, since the tap as a program of its own knows them as well as the engine.
+    pub const OPENCODE: Self = Self {
+        session_header: Some("x-session-id"),
+        parent_session_header: Some("x-parent-session-id"),
+        user_agent_starts_with: Some("opencode/"),
+        auxiliary: &[
+            AuxiliarySign {
+                purpose: Purpose::Title,
+                system_starts_with: Some("You are a title generator"),
+                user_starts_with: None,
+            },
+            AuxiliarySign {
+                purpose: Purpose::Summary,
+                system_starts_with: Some("You are a context summarization agent."),
+                user_starts_with: None,
+            },
+        ],
+    };
+}
+
 impl AuxiliarySign {
     /// Whether a request is of this kind. A sign without any text fits nothing.
     #[must_use]

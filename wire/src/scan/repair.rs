@@ -1,4 +1,5 @@
 use super::canonical::{Escapes, escapes};
+use super::value::decode_unicode;
 use super::{Reader, decode_string, write_string};
 use std::borrow::Cow;
 
@@ -7,13 +8,31 @@ use std::borrow::Cow;
 /// U+FFFD. A text that is valid stays as it is. `None` where its brackets, commas or words are wrong.
 #[must_use]
 pub fn sound(text: &[u8]) -> Option<Cow<'_, [u8]>> {
-    // A pair of surrogates may have lost its other half, which JSON allows and readers refuse.
-    let escapes = memchr::memmem::find(text, b"\\u").is_some();
-    if !escapes && is_json(text) {
+    if !has_doubtful_escape(text) && is_json(text) {
         return Some(Cow::Borrowed(text));
     }
     let repaired = repair(text);
     is_json(&repaired).then_some(Cow::Owned(repaired))
+}
+
+/// Whether an escape is none of JSON's, or may be half of a surrogate pair, which JSON allows and readers refuse. Only
+/// strings have escapes; a backslash elsewhere counts as one.
+#[must_use]
+pub fn has_doubtful_escape(text: &[u8]) -> bool {
+    let mut rest = text;
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        rest = match rest.get(at + 1..).and_then(<[u8]>::split_first) {
+            Some((b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', tail)) => tail,
+            // Half a pair and what is no escape are read as this letter. Where the letter itself is meant, it is doubtful
+            // too, which costs time only.
+            Some((b'u', tail)) => match decode_unicode(tail) {
+                (char::REPLACEMENT_CHARACTER, _) => return true,
+                (_, tail) => tail,
+            },
+            _ => return true,
+        };
+    }
+    false
 }
 
 fn is_json(text: &[u8]) -> bool {

@@ -237,7 +237,9 @@ fn what_is_nearly_json_is_put_right_and_what_is_not_is_given_up() {
     for bad in ["{\"a\":1 2}", "[", "{:}", "nul"] {
         assert_eq!(right(bad.as_bytes()), None, "{bad}");
     }
-    assert!(matches!(sound(b"{\"a\":1}"), Some(Cow::Borrowed(_))));
+    for valid in [&br#"{"a":1}"#[..], br#""\u0010 \ud83c\udf89 \n \\ud83c""#] {
+        assert!(matches!(sound(valid), Some(Cow::Borrowed(_))));
+    }
 }
 
 proptest! {
@@ -247,6 +249,15 @@ proptest! {
         write_string(&text, &mut out);
         prop_assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text.clone());
         prop_assert_eq!(decode_string(string_body(&out).unwrap()), text);
+    }
+
+    #[test]
+    fn a_parser_reads_every_escape_that_is_not_doubtful(
+        body in r"(\\[u\\n/q]|d83c|DF89|fffd|[0-9a-g]){0,10}",
+    ) {
+        let parsed = serde_json::from_str::<String>(&format!("\"{body}\""));
+        let replaced = parsed.as_ref().map_or(true, |text| text.contains('\u{fffd}'));
+        prop_assert_eq!(has_doubtful_escape(body.as_bytes()), replaced, "{}", body);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn decode_string(body: &[u8]) -> Cow<'_, str> {
 }
 
 /// The letter of what follows `\u`, which may take a second escape, and what comes after.
-fn decode_unicode(rest: &[u8]) -> (char, &[u8]) {
+pub(super) fn decode_unicode(rest: &[u8]) -> (char, &[u8]) {
     let Some((high, tail)) = hex(rest) else {
         return (char::REPLACEMENT_CHARACTER, rest);
     };

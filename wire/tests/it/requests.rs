@@ -3,7 +3,7 @@
 use super::recordings::*;
 use bytes::Bytes;
 use dressage_wire::call::{Change, Purpose};
-use dressage_wire::capture::{AgentSigns, Ask, AuxiliarySign, RequestError, RequestRules, classify};
+use dressage_wire::capture::{AgentSigns, Ask, RequestError, RequestRules, classify};
 use dressage_wire::dialect::{DIALECTS, Dialect, route};
 use dressage_wire::sampling::Sampling;
 use dressage_wire::task::CaptureMode;
@@ -202,28 +202,9 @@ fn trap_13_the_key_of_a_retry_leaves_out_stream_and_limits() {
     }
 }
 
-/// What OpenCode 1.18.33 is known by.
-const OPENCODE: AgentSigns = AgentSigns {
-    session_header: Some("x-session-id"),
-    parent_session_header: Some("x-parent-session-id"),
-    user_agent_starts_with: Some("opencode/"),
-    auxiliary: &[
-        AuxiliarySign {
-            purpose: Purpose::Title,
-            system_starts_with: Some("You are a title generator"),
-            user_starts_with: None,
-        },
-        AuxiliarySign {
-            purpose: Purpose::Summary,
-            system_starts_with: Some("You are a context summarization agent."),
-            user_starts_with: None,
-        },
-    ],
-};
-
 fn purpose(body: &str, headers: &[(&str, &'static str)]) -> Purpose {
     let facts = prepare(body, &rules()).facts;
-    classify(&facts, &OPENCODE, |name| {
+    classify(&facts, &AgentSigns::OPENCODE, |name| {
         headers
             .iter()
             .find(|(known, _)| *known == name)

@@ -256,6 +256,28 @@ fn trap_06_one_of_two_choices_that_never_ends_is_a_cut() {
     assert!(!String::from_utf8(agent).unwrap().contains("[DONE]"));
 }
 
+#[test]
+fn trap_03_entries_are_kept_as_they_came_unless_that_is_no_json() {
+    let mut facts = prepare(r#"{"messages":[]}"#, &rules()).facts;
+    facts.keep_entries = true;
+    for (token, kept) in [
+        (r"\u0010\ud83c\udf89\\", r"\u0010\ud83c\udf89\\"),
+        (r"\ud83c", "\u{fffd}"),
+        (r"\q", "q"),
+    ] {
+        let entries = |token| {
+            let top = format!(r#"[{{"token":"{token}","logprob":-0.5}}]"#);
+            format!(r#"[{{"token":"a","logprob":-0.5,"top_logprobs":{top}}}]"#)
+        };
+        let content = entries(token);
+        let body = format!(
+            r#"{{"choices":[{{"index":0,"message":{{}},"logprobs":{{"content":{content}}},"finish_reason":"stop"}}]}}"#
+        );
+        let (_, captured) = CHAT.unary(&body.into(), &facts);
+        assert_eq!(captured.entries, entries(kept), "{token}");
+    }
+}
+
 /// Facts of an agent that asked for log-probabilities itself.
 fn asked(members: &str) -> RequestFacts {
     prepare(&format!(r#"{{"messages":[],"stream":true,{members}}}"#), &rules()).facts

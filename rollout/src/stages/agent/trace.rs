@@ -29,6 +29,7 @@ struct Line<'l> {
     purpose: Purpose,
     end: CallEnd,
     error: Option<String>,
+    hint: Option<String>,
     model: Option<String>,
     sampling_params: Sampling,
     changes: Vec<Change>,
@@ -100,6 +101,7 @@ pub(super) fn call(line: &[u8]) -> Option<Call> {
                 .upstream_status
                 .or((line.end == CallEnd::Complete).then_some(200)),
             error: line.error,
+            hint: line.hint,
             purpose: line.purpose,
             session: None,
             parent_session: None,

@@ -167,6 +167,7 @@ fn upstream_fault(scope: &Scope, what: &str, call: &FailedCall) -> Fault {
         format!("{what}, since endpoint `{name}` {why}"),
     );
     fault.causes.extend(call.error.clone());
-    fault.hint = hint;
+    let hints: Vec<_> = hint.into_iter().chain(call.hint.clone()).collect();
+    fault.hint = (!hints.is_empty()).then(|| hints.join("; "));
     fault
 }

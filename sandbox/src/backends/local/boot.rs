@@ -9,6 +9,7 @@ use crate::estate::Estate;
 use crate::fresh::make_fresh;
 use crate::launch::{OwnLimits, Wiring};
 use crate::life::Ending;
+use crate::removal::through;
 use crate::spawn::OwnedChild;
 use crate::{SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -18,9 +19,10 @@ use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -128,12 +130,7 @@ impl Bubble {
                 .max(Duration::from_millis(1))
         });
         let mut wiring = Wiring::new(listen, left, self.limits).map_err(failed("connect its init"))?;
-        let (info, their_info) = pipe2(OFlag::O_CLOEXEC)
-            .map_err(io::Error::from)
-            .map_err(failed("make a pipe"))?;
-        // Where this is cancelled, the pipe has to outlast bubblewrap: writing to a pipe that nobody reads would end it by
-        // itself, and its own child would wait for it for ever.
-        let _open_until_the_end = info.try_clone().map_err(failed("make a pipe"))?;
+        let (info, their_info) = info_pipe().map_err(failed("make a pipe"))?;
         let (their_gate, gate) = pipe2(OFlag::O_CLOEXEC)
             .map_err(io::Error::from)
             .map_err(failed("make a pipe"))?;
@@ -285,6 +282,18 @@ impl Ground for Bubble {
     fn separation(&self) -> Separation {
         Separation::Namespace
     }
+}
+
+/// What bubblewrap tells about itself, and where it writes that. It gets a reading end as well: writing to a pipe that nobody
+/// reads, because this process was killed, would end it, between making its own child and telling that to go on; the child
+/// would wait for ever. As it is both go on, and find out as soon as init looks for its control connection.
+fn info_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = pipe2(OFlag::O_CLOEXEC)?;
+    let both_ends = File::options()
+        .read(true)
+        .write(true)
+        .open(through(theirs.as_fd()))?;
+    Ok((ours, both_ends.into()))
 }
 
 #[derive(Deserialize)]

@@ -52,6 +52,7 @@ struct ErrorBody {
 #[derive(Deserialize)]
 struct ErrorDetail {
     message: String,
+    hint: Option<String>,
 }
 
 /// Asks an endpoint for its models. A server that lists none passes; a model that is not on the list is noted.
@@ -61,19 +62,24 @@ struct ErrorDetail {
 pub async fn endpoint(upstream: &Upstream, terminal: &Terminal) -> Result<(), Failure> {
     let endpoint = upstream.endpoint();
     let Answer { status, body } = ask(endpoint).await?;
-    let said = serde_json::from_slice::<ErrorBody>(&body).map(|body| body.error.message);
+    let detail = serde_json::from_slice::<ErrorBody>(&body).map(|body| body.error);
+    let (said, hint) = match detail {
+        Ok(ErrorDetail { message, hint }) => (Some(message), hint),
+        Err(_) => (None, None),
+    };
     let refused = |what: String| Failure::new(Exit::EndpointUnusable, what);
     let place = format!("endpoint `{}` at {}", endpoint.name, endpoint.base_url);
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             let mut failure = refused(format!("{place} refuses the key"));
-            failure.causes.extend(said.ok().map(|said| one_line(&said, 500)));
+            failure.causes.extend(said.map(|said| one_line(&said, 500)));
             Err(failure.hint(key_hint(endpoint)))
         }
         status if status.is_server_error() => {
-            let cause = said.unwrap_or_else(|_| format!("it answered {status}"));
+            let cause = said.unwrap_or_else(|| format!("it answered {status}"));
             Err(refused(format!("{place} cannot be used"))
                 .cause(one_line(&cause, 1_000))
+                .maybe_hint(hint.map(|hint| one_line(&hint, 500)))
                 .hint("`--no-check` starts all the same"))
         }
         status if status.is_redirection() => Err(refused(format!("{place} cannot be used"))

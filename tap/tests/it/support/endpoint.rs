@@ -73,6 +73,15 @@ impl Script {
         self.then(Act::Send(b"0\r\n\r\n".to_vec()))
     }
 
+    /// The same with all that is sent in one write.
+    pub fn at_once(self) -> Self {
+        let sent = self.acts.into_iter().filter_map(|act| match act {
+            Act::Send(bytes) => Some(bytes),
+            _ => None,
+        });
+        Self::raw(sent.collect::<Vec<_>>().concat())
+    }
+
     pub fn raw(bytes: impl AsRef<[u8]>) -> Self {
         Self::default().then(Act::Send(bytes.as_ref().to_vec()))
     }

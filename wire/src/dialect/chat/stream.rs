@@ -60,6 +60,7 @@ impl ChatStream {
 
 impl StreamCapture for ChatStream {
     fn push(&mut self, chunk: &[u8], out: &mut BytesMut) -> Result<(), StreamError> {
+        self.events.seen.own_words_at = self.events.speaks_for_itself().then_some(out.len());
         let mut events = self.splitter.push(chunk);
         loop {
             match events.next() {
@@ -143,6 +144,7 @@ impl Events {
         if read.is_err() || self.reply.error.is_some() {
             self.seen.error |= self.reply.error.is_some();
             self.held.release(out);
+            self.seen.own_words_at.get_or_insert(out.len());
             out.extend_from_slice(event.raw);
             return;
         }
@@ -171,6 +173,11 @@ impl Events {
                 write(event, &data, &self.edits, out);
             }
         }
+    }
+
+    /// Whether something came that is no part of a reply.
+    fn speaks_for_itself(&self) -> bool {
+        self.seen.error || self.seen.malformed
     }
 
     /// Whether every choice has its finish_reason: all that were asked for, or, after the last event, all there are.

@@ -1,11 +1,16 @@
 use crate::call::{Completion, Flag, TopLogprob};
 use crate::capture::RequestFacts;
-use crate::scan::{Reader, ScanError, decode_string, parse_f64, parse_u32_array, parse_u64, sound};
+use crate::scan::{
+    Reader, ScanError, decode_string, has_doubtful_escape, parse_f64, parse_u32_array, parse_u64, sound,
+};
 use bytes::Bytes;
 use std::borrow::Cow;
 
 /// What stands for "minus infinity" with servers that do not write it: vLLM puts every lower value up to it.
 const FILLER: f64 = -9999.0;
+
+/// Room made at once for entries. It holds those of most replies, and is little for each of many choices.
+const ENTRIES_BYTES: usize = 128 << 10;
 
 /// How much of the log-probabilities is kept.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +58,10 @@ impl Tokens {
     pub(super) fn read_logprobs(&mut self, reader: &mut Reader<'_>, keep: Keep) -> Result<(), ScanError> {
         if reader.peek() != Some(b'{') {
             return reader.skip().map(|_| ());
+        }
+        if keep.entries {
+            let left = reader.text().len().saturating_sub(reader.at());
+            self.entries.reserve(left.min(ENTRIES_BYTES));
         }
         let mut more = reader.enter(b'{')?;
         while more {
@@ -215,10 +224,11 @@ impl<'a> Entry<'a> {
 /// Whether a text that a reader let pass may yet be no JSON: cheap to say no to, for most are.
 fn may_be_unsound(text: &[u8]) -> bool {
     let holds = |word: &[u8]| memchr::memmem::find(text, word).is_some();
-    text.iter().any(|byte| *byte < b' ')
+    // Looked at to the end, which is done many bytes at once.
+    text.iter().fold(false, |found, byte| found | (*byte < b' '))
         || holds(b"NaN")
         || holds(b"Infinity")
-        || holds(b"\\u")
+        || has_doubtful_escape(text)
         || std::str::from_utf8(text).is_err()
 }
 
