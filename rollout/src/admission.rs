@@ -116,16 +116,19 @@ struct Rank {
     arrival: u64,
 }
 
+/// One that waits, and what it needs.
+type Member = (RolloutId, Places);
+
 /// What starts together.
 struct Unit {
-    members: Vec<(RolloutId, Places)>,
+    members: Vec<Member>,
     /// Places it needs of each pool, the whole left out.
     needs: BTreeMap<usize, usize>,
     passed: u32,
 }
 
 impl Unit {
-    fn of(members: Vec<(RolloutId, Places)>) -> Self {
+    fn of(members: Vec<Member>) -> Self {
         let mut needs = BTreeMap::new();
         for pool in members.iter().flat_map(|(_, places)| places.pools()) {
             *needs.entry(pool).or_default() += 1;
@@ -186,7 +189,7 @@ impl Admission {
 
     /// Lets the rollouts of one submission wait. Says for each how many wait before it.
     pub(crate) fn enter(&mut self, candidates: &[Candidate]) -> Vec<u64> {
-        let mut groups: Vec<(Option<GroupId>, i32, Vec<(RolloutId, Places)>)> = Vec::new();
+        let mut groups: Vec<(i32, Vec<Member>)> = Vec::new();
         let mut at: HashMap<(GroupId, i32), usize> = HashMap::new();
         for candidate in candidates {
             let member = (candidate.id, self.places(candidate));
@@ -194,16 +197,16 @@ impl Admission {
             let known = key
                 .and_then(|key| at.get(&key))
                 .and_then(|&at| groups.get_mut(at));
-            if let Some((_, _, members)) = known {
+            if let Some((_, members)) = known {
                 members.push(member);
                 continue;
             }
             if let Some(key) = key {
                 at.insert(key, groups.len());
             }
-            groups.push((candidate.group, candidate.priority, vec![member]));
+            groups.push((candidate.priority, vec![member]));
         }
-        for (_, priority, members) in groups {
+        for (priority, members) in groups {
             let unit = Unit::of(members);
             if self.could_ever_hold(&unit) {
                 self.push(priority, unit);

@@ -122,15 +122,15 @@ impl Held {
 
     async fn ask<T>(&self, call: impl FnOnce(Answer<T>) -> Call) -> Result<T, HoldError> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.calls.send(call(answer)).await;
-        match (sent, answered.await) {
-            (Ok(()), Ok(answer)) => answer,
-            _ => Err(HoldError::Released {
+        // Whether it was sent or not: a call that is not answered is dropped, and its answer with it.
+        _ = self.calls.send(call(answer)).await;
+        answered.await.unwrap_or_else(|_| {
+            Err(HoldError::Released {
                 id: self.id,
                 // Unset only where the rollout's task has crashed.
                 by: self.released.get().copied().unwrap_or(ReleasedBy::Cancel),
-            }),
-        }
+            })
+        })
     }
 }
 

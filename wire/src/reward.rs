@@ -241,6 +241,21 @@ mod tests {
     }
 
     #[test]
+    fn a_reward_that_was_stored_before_there_was_a_source_is_read() {
+        let stored = r#"{"value": 0.5, "overridden": false, "commands": [], "separation": "namespace"}"#;
+        let reward: Reward = serde_json::from_str(stored).unwrap();
+        assert_eq!((reward.source, reward.detail), (RewardSource::Verify, None));
+    }
+
+    #[test]
+    fn a_value_is_checked_as_what_a_command_writes_is() {
+        let range = RewardRange::default();
+        assert_eq!(check(-0.0, range).map(f64::is_sign_positive), Ok(true));
+        assert!(check(f64::NAN, range).is_err() && check(f64::NEG_INFINITY, range).is_err());
+        assert!(matches!(check(1.5, range), Err(OverrideError::OutOfRange { .. })));
+    }
+
+    #[test]
     fn the_share_of_no_commands_is_no_reward() {
         assert_eq!(passed_share(&[]), None);
     }

@@ -52,7 +52,7 @@ pub(crate) async fn run(
     let (held, mut calls) = Calls::open(scope.request.id);
     scope.events.open_hold(held);
     let mut deadline = Deadline::start(scope, idle);
-    let mut commands = scope.request.task.verify.len()..;
+    let mut index = scope.request.task.verify.len();
     let mut evidence = Vec::new();
     let mut running = FuturesUnordered::new();
     let (by, finish) = loop {
@@ -68,9 +68,11 @@ pub(crate) async fn run(
                     }
                 },
                 call => {
+                    let is_command = matches!(call, Call::Exec(..));
                     let longest = bench.longest(&call);
                     deadline.extend(longest);
-                    running.push(bench.answer(call, commands.next().unwrap_or_default(), longest));
+                    running.push(bench.answer(call, index, longest));
+                    index += usize::from(is_command);
                 }
             },
             Some(result) = running.next(), if !running.is_empty() => {

@@ -166,7 +166,7 @@ async fn verify_comes_before_the_hold_and_what_it_said_stands_without_another_ve
         assert!(reward.detail.is_some());
         let expected: &[i32] = if verdict.is_some() { &[0, 1, 0] } else { &[0, 1] };
         assert_eq!(done.verified(), expected);
-        let indices: Vec<_> = done.events.iter().filter_map(|event| match event.event {
+        let indices = done.events.iter().filter_map(|event| match event.event {
             Event::CommandEnded { index, .. } => Some(index),
             _ => None,
         });
