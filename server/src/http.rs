@@ -18,13 +18,13 @@ pub use listen::Listener;
 pub use reply::ErrorBody;
 
 use crate::mcp::McpService;
-use crate::{openenv, rest};
 use crate::service::{Code, Service, ServiceError};
+use crate::{openenv, rest};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
-use axum::routing::get;
 use axum::response::IntoResponse;
+use axum::routing::get;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -74,7 +74,14 @@ async fn unknown_route(uri: axum::http::Uri) -> axum::response::Response {
     if !uri.path().starts_with("/api/") {
         return openenv::detail(axum::http::StatusCode::NOT_FOUND, "Not Found");
     }
-    ServiceError::new(Code::UnknownRoute, format!("there is nothing at `{}`", crate::terminal::one_line(uri.path(), 200))).into_response()
+    ServiceError::new(
+        Code::UnknownRoute,
+        format!(
+            "there is nothing at `{}`",
+            crate::terminal::one_line(uri.path(), 200)
+        ),
+    )
+    .into_response()
 }
 
 async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> axum::response::Response {

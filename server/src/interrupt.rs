@@ -45,7 +45,11 @@ pub fn listen(supervisor: &Supervisor, terminal: &Terminal) -> io::Result<Cancel
 ///
 /// # Errors
 /// Where the system refuses the handlers.
-pub fn listen_serving(supervisor: &Supervisor, grace: Duration, terminal: &Terminal) -> io::Result<CancellationToken> {
+pub fn listen_serving(
+    supervisor: &Supervisor,
+    grace: Duration,
+    terminal: &Terminal,
+) -> io::Result<CancellationToken> {
     let mut signals = Signals::new()?;
     let (supervisor, terminal) = (supervisor.clone(), terminal.clone());
     let stop = CancellationToken::new();

@@ -31,7 +31,14 @@ pub type McpService = StreamableHttpService<Mcp, LocalSessionManager>;
 pub fn is_mcp(headers: &HeaderMap) -> bool {
     let accepts_stream = headers.get_all(header::ACCEPT).iter().any(|value| {
         let value = value.to_str().unwrap_or("");
-        value.split(',').any(|range| range.split(';').next().unwrap_or("").trim().eq_ignore_ascii_case("text/event-stream"))
+        value.split(',').any(|range| {
+            range
+                .split(';')
+                .next()
+                .unwrap_or("")
+                .trim()
+                .eq_ignore_ascii_case("text/event-stream")
+        })
     });
     accepts_stream || headers.contains_key("mcp-session-id") || headers.contains_key("mcp-protocol-version")
 }
@@ -95,7 +102,9 @@ impl ServerHandler for Mcp {
             context: &context,
         };
         let arguments = request.arguments.unwrap_or_default();
-        tools::call(&self.service, &request.name, arguments, progress).await.map(Into::into)
+        tools::call(&self.service, &request.name, arguments, progress)
+            .await
+            .map(Into::into)
     }
 }
 
@@ -126,7 +135,10 @@ mod tests {
     #[test]
     fn one_rule_decides_what_speaks_mcp() {
         let headers = |pairs: &[(&'static str, &'static str)]| -> HeaderMap {
-            pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+            pairs
+                .iter()
+                .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+                .collect()
         };
         for mcp in [
             &[("accept", "application/json, text/event-stream")][..],
@@ -136,7 +148,12 @@ mod tests {
         ] {
             assert!(is_mcp(&headers(mcp)), "{mcp:?}");
         }
-        for openenv in [&[][..], &[("accept", "*/*")], &[("accept", "application/json")], &[("accept", "text/html")]] {
+        for openenv in [
+            &[][..],
+            &[("accept", "*/*")],
+            &[("accept", "application/json")],
+            &[("accept", "text/html")],
+        ] {
             assert!(!is_mcp(&headers(openenv)), "{openenv:?}");
         }
     }

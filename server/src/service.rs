@@ -133,7 +133,12 @@ impl Service {
     /// # Errors
     /// It is none, or of no rollout.
     pub async fn find(&self, id: &str) -> Result<RolloutId, ServiceError> {
-        let unknown = || ServiceError::new(Code::UnknownRollout, format!("no rollout has the id `{}`", crate::terminal::one_line(id, 80)));
+        let unknown = || {
+            ServiceError::new(
+                Code::UnknownRollout,
+                format!("no rollout has the id `{}`", crate::terminal::one_line(id, 80)),
+            )
+        };
         let id: RolloutId = id.parse().map_err(|_| unknown())?;
         if self.0.board.log(id).is_some() {
             return Ok(id);
@@ -223,10 +228,14 @@ impl Service {
             Ok(held) => Ok(held),
             Err(HoldError::Unknown(_)) => {
                 let state = self.store().get(id).await?.row.state;
-                Err(ServiceError::new(Code::NotHeld, format!("rollout {id} is {} and not held", state.name())))
+                Err(ServiceError::new(
+                    Code::NotHeld,
+                    format!("rollout {id} is {} and not held", state.name()),
+                ))
             }
-            Err(error) => Err(ServiceError::from_error(Code::NotHeld, &error)
-                .hint(Some("it is held from the end of the agent on, where it was submitted with `hold`".into()))),
+            Err(error) => Err(ServiceError::from_error(Code::NotHeld, &error).hint(Some(
+                "it is held from the end of the agent on, where it was submitted with `hold`".into(),
+            ))),
         }
     }
 
@@ -236,7 +245,10 @@ impl Service {
         self.0.supervisor.stop_admitting();
         let left = self.0.supervisor.forget_waiting().await;
         if !left.is_empty() {
-            tracing::info!(queue.rollouts = left.len(), "left in the queue for the next server");
+            tracing::info!(
+                queue.rollouts = left.len(),
+                "left in the queue for the next server"
+            );
         }
         self.0.supervisor.shutdown(grace).await;
         self.0.keepers.close();
@@ -278,6 +290,8 @@ fn summary(row: RolloutRow, live: &[Arc<LiveRollout>]) -> Summary {
         let waiting = live.iter().filter(|rollout| rollout.state == LiveState::Queued);
         waiting.take_while(|rollout| rollout.id != id).count()
     };
-    let live = found.map(|rollout| LiveView::of(rollout, waits_before(rollout.id))).unwrap_or_default();
+    let live = found
+        .map(|rollout| LiveView::of(rollout, waits_before(rollout.id)))
+        .unwrap_or_default();
     Summary { row, live }
 }

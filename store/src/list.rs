@@ -6,6 +6,7 @@ use crate::rows::{
 use dressage_wire::ids::RolloutId;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite};
+use std::collections::HashSet;
 use uuid::Uuid;
 
 impl Store {

@@ -198,7 +198,8 @@ impl Store {
         let mut writing = self.begin(OPERATION).await?;
         let mut rows = Vec::new();
         for owner in dead.iter().filter(|owner| **owner != new_owner) {
-            self.interrupt(OPERATION, &mut writing.transaction, *owner).await?;
+            self.interrupt(OPERATION, &mut writing.transaction, *owner)
+                .await?;
             sqlx::query(
                 "UPDATE queue SET interruptions = interruptions + 1 WHERE owner = ? AND EXISTS \
                  (SELECT 1 FROM rollouts WHERE rollouts.id = queue.id AND rollouts.owner = queue.owner)",

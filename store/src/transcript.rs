@@ -24,7 +24,10 @@ impl Store {
         let records = self.calls(id).await?;
         let contents = self.contents(id).await?;
         blocking("restoring a trajectory", move || Transcript {
-            records: records.iter().map(|record| (record.meta.index, record.clone())).collect(),
+            records: records
+                .iter()
+                .map(|record| (record.meta.index, record.clone()))
+                .collect(),
             trajectory: restore(records),
             contents,
         })
@@ -64,6 +67,9 @@ impl Transcript {
     pub fn shared_messages(&self, one: u32, other: u32) -> usize {
         let messages = |index| self.trajectory.messages(index).unwrap_or_default();
         let (one, other) = (messages(one), messages(other));
-        one.iter().zip(&other).take_while(|(one, other)| one == other).count()
+        one.iter()
+            .zip(&other)
+            .take_while(|(one, other)| one == other)
+            .count()
     }
 }

@@ -89,7 +89,10 @@ impl Store {
         let mut marked = Vec::new();
         let mut writing = self.begin(OPERATION).await?;
         for owner in dead {
-            marked.extend(self.interrupt(OPERATION, &mut writing.transaction, *owner).await?);
+            marked.extend(
+                self.interrupt(OPERATION, &mut writing.transaction, *owner)
+                    .await?,
+            );
         }
         writing.commit().await?;
         Ok(marked)
@@ -117,7 +120,8 @@ impl Store {
         const OPERATION: &str = "storing the start of a rollout";
         let document = self.document(start, start.id).await?;
         let mut writing = self.begin(OPERATION).await?;
-        self.make_room(OPERATION, &mut writing.transaction, start.id).await?;
+        self.make_room(OPERATION, &mut writing.transaction, start.id)
+            .await?;
         let number: i64 = sqlx::query_scalar(
             "INSERT INTO rollouts (id, owner, state, task_id, title, sample, agent, agent_version, backend, endpoint, \
              model, started_unix_ms, group_id, priority, created_unix_ms) \
@@ -232,7 +236,8 @@ impl Store {
                 .bind(document),
             )
             .await?;
-        self.leave_queue(OPERATION, &mut writing.transaction, outcome.id).await?;
+        self.leave_queue(OPERATION, &mut writing.transaction, outcome.id)
+            .await?;
         writing.commit().await
     }
 

@@ -31,7 +31,10 @@ pub struct Arguments {
 /// # Errors
 /// Where the engine cannot be started.
 pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
-    let sandbox = arguments.sandbox.as_deref().or(context.config.defaults.sandbox.as_deref());
+    let sandbox = arguments
+        .sandbox
+        .as_deref()
+        .or(context.config.defaults.sandbox.as_deref());
     let config = ServiceConfig {
         backend: sandbox.unwrap_or(DEFAULT_SANDBOX).to_owned(),
         limits: QueueLimits::of(arguments.concurrency.max(1)),

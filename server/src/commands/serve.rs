@@ -1,8 +1,8 @@
 //! `dressage serve`: OpenEnv clients, REST and MCP, on one address.
 
+use crate::environment::names;
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::environment::names;
 use crate::http::{self, Access, AccessConfig, App, Listener, OpenEnv};
 use crate::interrupt;
 use crate::openenv::{EnvMode, Sessions};
@@ -45,7 +45,12 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", help_heading = "Rollouts")]
     pub concurrency: Option<usize>,
     /// Rollouts that may wait; beyond that requests are answered with 429.
-    #[arg(long, value_name = "COUNT", default_value_t = 10_000, help_heading = "Rollouts")]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 10_000,
+        help_heading = "Rollouts"
+    )]
     pub queue: usize,
     /// At most so many rollouts at once on a backend; repeatable.
     #[arg(long, value_name = "NAME=COUNT", value_parser = limit, help_heading = "Rollouts")]
@@ -60,7 +65,12 @@ pub struct Arguments {
     #[arg(long, help_heading = "OpenEnv")]
     pub keep_abandoned: bool,
     /// Seconds that rollouts may take to end when the server is stopped, before they are cancelled.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, help_heading = "Rollouts")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30.0,
+        help_heading = "Rollouts"
+    )]
     pub grace: f64,
 }
 
@@ -84,14 +94,17 @@ const DEFAULT_SESSIONS: usize = 4;
 /// Where it cannot listen, may not listen so, or cannot start the engine.
 pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let keys = keys(arguments, context)?;
-    let is_loopback = arguments.host == "localhost" || arguments.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let is_loopback =
+        arguments.host == "localhost" || arguments.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
     if !is_loopback && keys.is_empty() && !arguments.open {
         return Err(Failure::input(format!("`{}` is not a loopback address, and there is no API key", arguments.host))
             .hint("set DRESSAGE_API_KEYS or pass `--api-keys FILE`; `--open` serves everybody who reaches the address"));
     }
     let client_base_url = match arguments.client_base_url {
         Some(ClientBaseUrl::Any) if !is_loopback && keys.is_empty() => {
-            return Err(Failure::input("`--client-base-url any` needs a loopback address or an API key"));
+            return Err(Failure::input(
+                "`--client-base-url any` needs a loopback address or an API key",
+            ));
         }
         Some(chosen) => chosen,
         None if is_loopback || !keys.is_empty() => ClientBaseUrl::Any,
@@ -102,7 +115,11 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let config = ServiceConfig {
         backend: sandbox.unwrap_or(super::run::DEFAULT_SANDBOX).to_owned(),
         limits: QueueLimits {
-            concurrency: arguments.concurrency.or(defaults.concurrency).unwrap_or(DEFAULT_CONCURRENCY).max(1),
+            concurrency: arguments
+                .concurrency
+                .or(defaults.concurrency)
+                .unwrap_or(DEFAULT_CONCURRENCY)
+                .max(1),
             waiting: arguments.queue,
             backends: arguments.backend_limit.iter().cloned().collect(),
             endpoints: arguments.endpoint_limit.iter().cloned().collect(),
@@ -111,7 +128,9 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     };
     let listener = Listener::bind(&arguments.host, arguments.port)
         .await
-        .map_err(|error| Failure::from_error(Exit::MachineLacks, &error).hint("`--port` names another port"))?;
+        .map_err(|error| {
+            Failure::from_error(Exit::MachineLacks, &error).hint("`--port` names another port")
+        })?;
     let service = Service::start(Arc::new(context.clone()), config).await?;
     let stopping = CancellationToken::new();
     let openenv = openenv(arguments, context)?;
@@ -125,10 +144,15 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         })),
         stopping: stopping.clone(),
     };
-    let grace = Duration::try_from_secs_f64(arguments.grace).map_err(|_| Failure::input("`--grace` is no time"))?;
+    let grace =
+        Duration::try_from_secs_f64(arguments.grace).map_err(|_| Failure::input("`--grace` is no time"))?;
     let stop = interrupt::listen_serving(service.supervisor(), grace, &context.terminal)
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
-    context.terminal.note(format!("{} on {}", styled(STRONG, "dressage serves"), format_args!("http://{}", listener.address())));
+    context.terminal.note(format!(
+        "{} on {}",
+        styled(STRONG, "dressage serves"),
+        format_args!("http://{}", listener.address())
+    ));
     let serving = tokio::spawn(listener.serve(http::router(app), stopping.clone()));
     stop.cancelled().await;
     service.shutdown(grace).await;
@@ -143,10 +167,16 @@ fn openenv(arguments: &Arguments, context: &Context) -> Result<OpenEnv, Failure>
     let from_variable = match variable(names::MAX_CONCURRENT_ENVS) {
         None => None,
         Some(text) => Some(text.parse().map_err(|_| {
-            Failure::input(format!("{} is `{text}`, which is not a count", names::MAX_CONCURRENT_ENVS))
+            Failure::input(format!(
+                "{} is `{text}`, which is not a count",
+                names::MAX_CONCURRENT_ENVS
+            ))
         })?),
     };
-    let mode = match variable(names::OPENENV_MODE).map(str::to_ascii_lowercase).as_deref() {
+    let mode = match variable(names::OPENENV_MODE)
+        .map(str::to_ascii_lowercase)
+        .as_deref()
+    {
         None | Some("simulation") => EnvMode::Simulation,
         Some("production") => EnvMode::Production,
         Some(other) => {
@@ -155,7 +185,13 @@ fn openenv(arguments: &Arguments, context: &Context) -> Result<OpenEnv, Failure>
         }
     };
     Ok(OpenEnv {
-        sessions: Sessions::new(arguments.max_sessions.or(from_variable).unwrap_or(DEFAULT_SESSIONS).max(1)),
+        sessions: Sessions::new(
+            arguments
+                .max_sessions
+                .or(from_variable)
+                .unwrap_or(DEFAULT_SESSIONS)
+                .max(1),
+        ),
         mode,
         cancel_abandoned: !arguments.keep_abandoned,
     })
@@ -171,10 +207,16 @@ fn keys(arguments: &Arguments, context: &Context) -> Result<Vec<SecretString>, F
     }
     let from_environment = context.environment.get(names::API_KEYS).unwrap_or_default();
     let keys = text.lines().chain(from_environment.split(','));
-    let keys: Vec<_> = keys.map(str::trim).filter(|key| !key.is_empty() && !key.starts_with('#')).collect();
+    let keys: Vec<_> = keys
+        .map(str::trim)
+        .filter(|key| !key.is_empty() && !key.starts_with('#'))
+        .collect();
     if let Some(short) = keys.iter().find(|key| key.len() < 16) {
-        return Err(Failure::input(format!("an API key of {} characters is too short to be one", short.len()))
-            .hint("make one with `openssl rand -hex 32`"));
+        return Err(Failure::input(format!(
+            "an API key of {} characters is too short to be one",
+            short.len()
+        ))
+        .hint("make one with `openssl rand -hex 32`"));
     }
     Ok(keys.into_iter().map(SecretString::from).collect())
 }

@@ -44,7 +44,11 @@ impl Access {
     pub fn new(config: &AccessConfig) -> Self {
         let hash = |key: &SecretString| Sha256::digest(key.expose_secret()).into();
         Self {
-            hosts: config.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
+            hosts: config
+                .hosts
+                .iter()
+                .map(|host| host.to_ascii_lowercase())
+                .collect(),
             keys: config.keys.iter().map(hash).collect(),
         }
     }
@@ -58,13 +62,18 @@ impl Access {
     fn is_key(&self, given: &str) -> bool {
         let given: [u8; 32] = Sha256::digest(given).into();
         // All are compared, so that the time tells nothing of which.
-        let found = self.keys.iter().fold(0, |found, key| found | key.ct_eq(&given).unwrap_u8());
+        let found = self
+            .keys
+            .iter()
+            .fold(0, |found, key| found | key.ct_eq(&given).unwrap_u8());
         found == 1
     }
 
     /// Whether the server answers for this `Host`.
     fn is_host(&self, host: &str) -> bool {
-        let Ok(authority) = host.parse::<Authority>() else { return false };
+        let Ok(authority) = host.parse::<Authority>() else {
+            return false;
+        };
         if authority.as_str().contains('@') {
             return false;
         }
@@ -85,22 +94,34 @@ impl Access {
             Some(host) if self.is_host(&host) => Ok(host),
             host => Err(ServiceError::new(
                 Code::ForbiddenHost,
-                format!("this server does not answer for host `{}`", crate::terminal::one_line(&host.unwrap_or_default(), 100)),
+                format!(
+                    "this server does not answer for host `{}`",
+                    crate::terminal::one_line(&host.unwrap_or_default(), 100)
+                ),
             )
-            .hint(Some("name the host with `--allow-host` of `dressage serve`".into()))),
+            .hint(Some(
+                "name the host with `--allow-host` of `dressage serve`".into(),
+            ))),
         }
     }
 
     /// Whether a request that names an origin comes from a page of this server.
     fn check_origin(&self, headers: &HeaderMap, host: &str) -> Result<(), ServiceError> {
-        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+        let Some(origin) = headers.get(header::ORIGIN) else {
+            return Ok(());
+        };
         let own = origin.to_str().ok().and_then(|origin| {
-            let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"))?;
+            let rest = origin
+                .strip_prefix("http://")
+                .or_else(|| origin.strip_prefix("https://"))?;
             Some(rest.eq_ignore_ascii_case(host))
         });
         match own {
             Some(true) => Ok(()),
-            _ => Err(ServiceError::new(Code::ForbiddenOrigin, "the request comes from a page of another origin")),
+            _ => Err(ServiceError::new(
+                Code::ForbiddenOrigin,
+                "the request comes from a page of another origin",
+            )),
         }
     }
 
@@ -111,14 +132,21 @@ impl Access {
         let bearer = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")));
+            .and_then(|value| {
+                value
+                    .strip_prefix("Bearer ")
+                    .or_else(|| value.strip_prefix("bearer "))
+            });
         let header = headers.get("x-api-key").and_then(|value| value.to_str().ok());
         let given = bearer.or(header).or(in_path);
         match given.map(|key| self.is_key(key.trim())) {
             Some(true) => Ok(()),
             Some(false) => Err(ServiceError::new(Code::Unauthorized, "the API key is wrong")),
-            None => Err(ServiceError::new(Code::Unauthorized, "an API key is missing")
-                .hint(Some("send `Authorization: Bearer KEY`, or put `/k/KEY` before the path".into()))),
+            None => Err(
+                ServiceError::new(Code::Unauthorized, "an API key is missing").hint(Some(
+                    "send `Authorization: Bearer KEY`, or put `/k/KEY` before the path".into(),
+                )),
+            ),
         }
     }
 }
@@ -167,11 +195,29 @@ mod tests {
     #[test]
     fn loopback_names_and_named_hosts_are_answered_for_and_no_others() {
         let access = access(&["gpu-7", "lab.example:8000"], &[]);
-        for host in ["localhost", "localhost:8000", "LOCALHOST:1", "127.0.0.1:8000", "[::1]:80", "gpu-7:99", "lab.example:8000"] {
+        for host in [
+            "localhost",
+            "localhost:8000",
+            "LOCALHOST:1",
+            "127.0.0.1:8000",
+            "[::1]:80",
+            "gpu-7:99",
+            "lab.example:8000",
+        ] {
             assert!(access.is_host(host), "{host}");
         }
-        for host in ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "lab.example", "lab.example:1",
-                     "x@localhost", "", "127.0.0.2", "0.0.0.0", "[::]"] {
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "lab.example",
+            "lab.example:1",
+            "x@localhost",
+            "",
+            "127.0.0.2",
+            "0.0.0.0",
+            "[::]",
+        ] {
             assert!(!access.is_host(host), "{host}");
         }
     }
@@ -184,7 +230,14 @@ mod tests {
             access.check_origin(&headers, "localhost:8000").is_ok()
         };
         assert!(origin("http://localhost:8000") && origin("https://localhost:8000"));
-        for foreign in ["http://localhost:8001", "http://127.0.0.1:8000", "http://evil.example", "null", "file://", "localhost:8000"] {
+        for foreign in [
+            "http://localhost:8001",
+            "http://127.0.0.1:8000",
+            "http://evil.example",
+            "null",
+            "file://",
+            "localhost:8000",
+        ] {
             assert!(!origin(foreign), "{foreign}");
         }
         assert!(access.check_origin(&HeaderMap::new(), "localhost:8000").is_ok());
@@ -193,11 +246,17 @@ mod tests {
     #[test]
     fn any_of_several_keys_opens_by_header_or_path() {
         let access = access(&[], &["one", "two"]);
-        let bearer = |value: &'static str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+        let bearer =
+            |value: &'static str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
         assert!(access.check_key(&bearer("Bearer one"), None, "/step").is_ok());
         assert!(access.check_key(&HeaderMap::new(), Some("two"), "/step").is_ok());
         assert!(access.check_key(&HeaderMap::new(), None, "/health").is_ok());
-        for (headers, in_path) in [(bearer("Bearer three"), None), (bearer("one"), None), (HeaderMap::new(), Some("")), (HeaderMap::new(), None)] {
+        for (headers, in_path) in [
+            (bearer("Bearer three"), None),
+            (bearer("one"), None),
+            (HeaderMap::new(), Some("")),
+            (HeaderMap::new(), None),
+        ] {
             let error = access.check_key(&headers, in_path, "/step").unwrap_err();
             assert_eq!(error.code, Code::Unauthorized);
         }
@@ -210,7 +269,10 @@ mod tests {
             ("/k/secret", Some("secret"), "/"),
             ("/keys", None, "/keys"),
         ] {
-            let mut request = Request::builder().uri(uri).body(axum::body::Body::empty()).unwrap();
+            let mut request = Request::builder()
+                .uri(uri)
+                .body(axum::body::Body::empty())
+                .unwrap();
             assert_eq!(cut_key(&mut request).as_deref(), key);
             assert_eq!(request.uri(), rest);
         }

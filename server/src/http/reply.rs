@@ -52,10 +52,14 @@ impl IntoResponse for ServiceError {
         }
         let mut response = (status, Json(ErrorBody::from(self))).into_response();
         if matches!(code, Code::QueueFull | Code::Draining) {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
         }
         if code == Code::Unauthorized {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

@@ -25,7 +25,9 @@ pub async fn route(State(app): State<App>, request: Request) -> Response {
     }
     if request.method() != Method::POST {
         let mut response = openenv::detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-        response.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static("POST"));
+        response
+            .headers_mut()
+            .insert(header::ALLOW, header::HeaderValue::from_static("POST"));
         return response;
     }
     match body::bytes(request, &app).await {

@@ -72,9 +72,20 @@ pub fn all() -> Vec<Tool> {
             spec,
             submitted,
         ),
-        tool("get_rollout", "Where a rollout is, and what came of it.", get, rollout.clone()).with_annotations(read_only()),
+        tool(
+            "get_rollout",
+            "Where a rollout is, and what came of it.",
+            get,
+            rollout.clone(),
+        )
+        .with_annotations(read_only()),
         tool("list_rollouts", "List rollouts, the latest first.", list, page).with_annotations(read_only()),
-        tool("cancel_rollout", "Ask a rollout to stop; it is cleaned up and kept.", id, rollout),
+        tool(
+            "cancel_rollout",
+            "Ask a rollout to stop; it is cleaned up and kept.",
+            id,
+            rollout,
+        ),
     ]
 }
 
@@ -104,7 +115,10 @@ pub async fn call(
         "cancel_rollout" => cancel(service, &arguments).await,
         other => {
             let other = crate::terminal::one_line(other, 80);
-            return Err(ErrorData::invalid_params(format!("no tool is named `{other}`"), None));
+            return Err(ErrorData::invalid_params(
+                format!("no tool is named `{other}`"),
+                None,
+            ));
         }
     };
     Ok(match done {
@@ -116,11 +130,17 @@ pub async fn call(
     })
 }
 
-async fn run(service: &Service, arguments: JsonObject, progress: Progress<'_>) -> Result<Value, ServiceError> {
+async fn run(
+    service: &Service,
+    arguments: JsonObject,
+    progress: Progress<'_>,
+) -> Result<Value, ServiceError> {
     let specs = RolloutSpec::read(Value::Object(arguments))?;
     let count: u32 = specs.iter().map(RolloutSpec::samples).sum();
     if count != 1 {
-        return Err(ServiceError::invalid("n", "is not 1").hint(Some("`start_rollout` starts several".into())));
+        return Err(
+            ServiceError::invalid("n", "is not 1").hint(Some("`start_rollout` starts several".into()))
+        );
     }
     let submission = service.submit(&specs, None).await?;
     let Some(id) = submission.rollouts.first().map(|submitted| submitted.id) else {
@@ -202,7 +222,12 @@ async fn get(service: &Service, arguments: &JsonObject) -> Result<Value, Service
         None | Some(Value::Null) => None,
         Some(wait) => match wait.as_f64() {
             Some(seconds) if (0.0..=WAIT_MAX_S).contains(&seconds) => Some(Duration::from_secs_f64(seconds)),
-            _ => return Err(ServiceError::invalid("wait_s", format!("is not between 0 and {WAIT_MAX_S} seconds"))),
+            _ => {
+                return Err(ServiceError::invalid(
+                    "wait_s",
+                    format!("is not between 0 and {WAIT_MAX_S} seconds"),
+                ));
+            }
         },
     };
     if let Some(wait) = wait
@@ -223,11 +248,17 @@ async fn list(service: &Service, arguments: &JsonObject) -> Result<Value, Servic
     let wrong = |key: &str, problem: String| ServiceError::invalid(key, problem);
     let state = match text("state")? {
         None => vec![],
-        Some(state) => vec![serde_json::from_value(json!(state)).map_err(|error| wrong("state", error.to_string()))?],
+        Some(state) => {
+            vec![serde_json::from_value(json!(state)).map_err(|error| wrong("state", error.to_string()))?]
+        }
     };
     let after = match text("cursor")? {
         None => None,
-        Some(cursor) => Some(cursor.parse().map_err(|_| wrong("cursor", "is no cursor".into()))?),
+        Some(cursor) => Some(
+            cursor
+                .parse()
+                .map_err(|_| wrong("cursor", "is no cursor".into()))?,
+        ),
     };
     let limit = match arguments.get("limit") {
         None | Some(Value::Null) => 20,
@@ -264,7 +295,8 @@ async fn id(service: &Service, arguments: &JsonObject, keys: &[&str]) -> Result<
 
 fn known(arguments: &JsonObject, keys: &[&str]) -> Result<(), ServiceError> {
     match arguments.keys().find(|key| !keys.contains(&key.as_str())) {
-        Some(unknown) => Err(ServiceError::invalid(unknown, "unknown argument").hint(Some(format!("known are {}", keys.join(", "))))),
+        Some(unknown) => Err(ServiceError::invalid(unknown, "unknown argument")
+            .hint(Some(format!("known are {}", keys.join(", "))))),
         None => Ok(()),
     }
 }

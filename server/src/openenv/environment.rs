@@ -73,7 +73,8 @@ impl Environment {
     /// Begins an episode.
     pub fn reset(&self, episode: Option<String>) -> Value {
         self.lock().episode_id = episode.unwrap_or_else(new_episode);
-        let metadata = json!({"status": "ready", "message": "opencode_env ready. Call run_rollout(...) with a task."});
+        let metadata =
+            json!({"status": "ready", "message": "opencode_env ready. Call run_rollout(...) with a task."});
         json!({"observation": {"metadata": metadata}, "reward": null, "done": false, "metadata": metadata})
     }
 
@@ -95,7 +96,12 @@ impl Environment {
     }
 
     /// Uses a tool: its result, as FastMCP words it.
-    pub async fn call(&self, app: &App, name: &str, arguments: Map<String, Value>) -> Result<Box<RawValue>, ToolError> {
+    pub async fn call(
+        &self,
+        app: &App,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<Box<RawValue>, ToolError> {
         if name != tool::NAME {
             return Err(ToolError::NotFound(format!("Unknown tool: '{name}'")));
         }
@@ -138,7 +144,10 @@ impl Observation {
             Self::Called { name, called } => {
                 let (result, error) = match called {
                     Ok(result) => (Some(result), None),
-                    Err(error) => (None, Some(json!({"error_type": error.kind(), "message": error.message()}))),
+                    Err(error) => (
+                        None,
+                        Some(json!({"error_type": error.kind(), "message": error.message()})),
+                    ),
                 };
                 let called = Called {
                     metadata: json!({}),
@@ -162,7 +171,12 @@ impl Action {
     /// What is wrong with it.
     pub fn read(data: &Value) -> Result<Self, Vec<Problem>> {
         let Value::Object(table) = data else {
-            return Err(vec![Problem::new("model_type", vec![], "Input should be a valid dictionary", data)]);
+            return Err(vec![Problem::new(
+                "model_type",
+                vec![],
+                "Input should be a valid dictionary",
+                data,
+            )]);
         };
         match table.get("type") {
             Some(Value::String(kind)) if kind == "list_tools" => return Ok(Self::ListTools),
@@ -170,8 +184,13 @@ impl Action {
             Some(Value::String(kind)) if kind == "call_tool" => {}
             Some(other) => {
                 return Err(vec![
-                    Problem::new("literal_error", vec![json!("type")], "Input should be 'call_tool'", other)
-                        .context(json!({"expected": "'call_tool'"})),
+                    Problem::new(
+                        "literal_error",
+                        vec![json!("type")],
+                        "Input should be 'call_tool'",
+                        other,
+                    )
+                    .context(json!({"expected": "'call_tool'"})),
                 ]);
             }
         }
@@ -179,7 +198,12 @@ impl Action {
         let name = match table.get("tool_name") {
             Some(Value::String(name)) => name.clone(),
             Some(other) => {
-                problems.push(Problem::new("string_type", vec![json!("tool_name")], "Input should be a valid string", other));
+                problems.push(Problem::new(
+                    "string_type",
+                    vec![json!("tool_name")],
+                    "Input should be a valid string",
+                    other,
+                ));
                 String::new()
             }
             None => {
@@ -191,12 +215,22 @@ impl Action {
             None => Map::new(),
             Some(Value::Object(arguments)) => arguments.clone(),
             Some(other) => {
-                problems.push(Problem::new("dict_type", vec![json!("arguments")], "Input should be a valid dictionary", other));
+                problems.push(Problem::new(
+                    "dict_type",
+                    vec![json!("arguments")],
+                    "Input should be a valid dictionary",
+                    other,
+                ));
                 Map::new()
             }
         };
         if let Some(metadata) = table.get("metadata").filter(|metadata| !metadata.is_object()) {
-            problems.push(Problem::new("dict_type", vec![json!("metadata")], "Input should be a valid dictionary", metadata));
+            problems.push(Problem::new(
+                "dict_type",
+                vec![json!("metadata")],
+                "Input should be a valid dictionary",
+                metadata,
+            ));
         }
         let known = ["type", "tool_name", "arguments", "metadata"];
         for (key, value) in table.iter().filter(|(key, _)| !known.contains(&key.as_str())) {

@@ -21,7 +21,9 @@ pub async fn health() -> Json<Value> {
 
 pub async fn wrong_method() -> Response {
     let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-    response.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static("GET"));
+    response
+        .headers_mut()
+        .insert(header::ALLOW, header::HeaderValue::from_static("GET"));
     response
 }
 
@@ -53,9 +55,15 @@ pub async fn environments() -> Json<Value> {
 /// A part of the Task API: our tasks come with the call.
 fn task_api(name: &str, method: &str) -> Response {
     if name.eq_ignore_ascii_case(NAME) {
-        detail(StatusCode::NOT_IMPLEMENTED, &format!("{method} is not supported for this environment"))
+        detail(
+            StatusCode::NOT_IMPLEMENTED,
+            &format!("{method} is not supported for this environment"),
+        )
     } else {
-        detail(StatusCode::NOT_FOUND, &format!("unknown environment '{}'", crate::terminal::one_line(name, 100)))
+        detail(
+            StatusCode::NOT_FOUND,
+            &format!("unknown environment '{}'", crate::terminal::one_line(name, 100)),
+        )
     }
 }
 
@@ -114,14 +122,25 @@ pub async fn step(State(app): State<App>, body: Bytes) -> Response {
         Err(problems) => return unprocessable(&problems),
     };
     let observation = Environment::new().step(&app, action, timeout).await;
-    ([(header::CONTENT_TYPE, "application/json")], observation.into_json(true)).into_response()
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        observation.into_json(true),
+    )
+        .into_response()
 }
 
 fn step_options(body: &Value) -> Result<(Action, Option<Duration>), Vec<Problem>> {
-    let action = body.get("action").ok_or_else(|| vec![Problem::missing(vec![json!("body"), json!("action")], body)])?;
+    let action = body
+        .get("action")
+        .ok_or_else(|| vec![Problem::missing(vec![json!("body"), json!("action")], body)])?;
     if !action.is_object() {
         let place = vec![json!("body"), json!("action")];
-        return Err(vec![Problem::new("dict_type", place, "Input should be a valid dictionary", action)]);
+        return Err(vec![Problem::new(
+            "dict_type",
+            place,
+            "Input should be a valid dictionary",
+            action,
+        )]);
     }
     let timeout = match body.get("timeout_s") {
         None | Some(Value::Null) => None,
@@ -130,7 +149,10 @@ fn step_options(body: &Value) -> Result<(Action, Option<Duration>), Vec<Problem>
             let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
             Some(limit.ok_or_else(|| {
                 let place = vec![json!("body"), json!("timeout_s")];
-                vec![Problem::new("greater_than", place, "Input should be greater than 0", given).context(json!({"gt": 0}))]
+                vec![
+                    Problem::new("greater_than", place, "Input should be greater than 0", given)
+                        .context(json!({"gt": 0})),
+                ]
             })?)
         }
     };
@@ -141,20 +163,37 @@ fn read(body: &Bytes, may_be_empty: bool) -> Result<Value, Vec<Problem>> {
     if body.is_empty() {
         return match may_be_empty {
             true => Ok(json!({})),
-            false => Err(vec![Problem::new("missing", vec![json!("body")], "Field required", &Value::Null)]),
+            false => Err(vec![Problem::new(
+                "missing",
+                vec![json!("body")],
+                "Field required",
+                &Value::Null,
+            )]),
         };
     }
     let value: Value = serde_json::from_slice(body).map_err(|error| {
         let place = vec![json!("body"), json!(error.column())];
-        vec![Problem::new("json_invalid", place, "JSON decode error", &json!({})).context(json!({"error": error.to_string()}))]
+        vec![
+            Problem::new("json_invalid", place, "JSON decode error", &json!({}))
+                .context(json!({"error": error.to_string()})),
+        ]
     })?;
     match value {
         Value::Object(_) => Ok(value),
         Value::Null if may_be_empty => Ok(json!({})),
-        other => Err(vec![Problem::new("model_attributes_type", vec![json!("body")], "Input should be a valid dictionary", &other)]),
+        other => Err(vec![Problem::new(
+            "model_attributes_type",
+            vec![json!("body")],
+            "Input should be a valid dictionary",
+            &other,
+        )]),
     }
 }
 
 fn unprocessable(problems: &[Problem]) -> Response {
-    (StatusCode::UNPROCESSABLE_ENTITY, Json(json!({ "detail": problems }))).into_response()
+    (
+        StatusCode::UNPROCESSABLE_ENTITY,
+        Json(json!({ "detail": problems })),
+    )
+        .into_response()
 }

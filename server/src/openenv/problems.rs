@@ -50,8 +50,18 @@ impl Problem {
     /// As pydantic's exceptions print it.
     #[must_use]
     pub fn line(&self) -> String {
-        let place: Vec<_> = self.loc.iter().map(|part| part.as_str().map_or_else(|| part.to_string(), str::to_owned)).collect();
-        format!("{}\n  {} [type={}, input_value={}]", place.join("."), self.msg, self.kind, shown(&self.input))
+        let place: Vec<_> = self
+            .loc
+            .iter()
+            .map(|part| part.as_str().map_or_else(|| part.to_string(), str::to_owned))
+            .collect();
+        format!(
+            "{}\n  {} [type={}, input_value={}]",
+            place.join("."),
+            self.msg,
+            self.kind,
+            shown(&self.input)
+        )
     }
 }
 
@@ -68,7 +78,11 @@ fn shown(value: &Value) -> String {
 pub fn report(title: &str, problems: &[Problem]) -> String {
     let plural = if problems.len() == 1 { "" } else { "s" };
     let lines: Vec<_> = problems.iter().map(Problem::line).collect();
-    format!("{} validation error{plural} for {title}\n{}", problems.len(), lines.join("\n"))
+    format!(
+        "{} validation error{plural} for {title}\n{}",
+        problems.len(),
+        lines.join("\n")
+    )
 }
 
 /// Reads `seed` and `episode_id` of a reset; what else is there is left alone.
@@ -80,26 +94,50 @@ pub fn reset_options(data: &Value, above: &[Value]) -> Result<Option<String>, Ve
         Some(seed) => match seed.as_f64().filter(|seed| seed.fract() == 0.0) {
             Some(number) if number >= 0.0 => {}
             Some(_) => problems.push(
-                Problem::new("greater_than_equal", place("seed"), "Input should be greater than or equal to 0", seed)
-                    .context(json!({"ge": 0})),
+                Problem::new(
+                    "greater_than_equal",
+                    place("seed"),
+                    "Input should be greater than or equal to 0",
+                    seed,
+                )
+                .context(json!({"ge": 0})),
             ),
-            None => problems.push(Problem::new("int_type", place("seed"), "Input should be a valid integer", seed)),
+            None => problems.push(Problem::new(
+                "int_type",
+                place("seed"),
+                "Input should be a valid integer",
+                seed,
+            )),
         },
     }
     let episode = match data.get("episode_id") {
         None | Some(Value::Null) => None,
         Some(Value::String(id)) if id.chars().count() > 255 => {
             problems.push(
-                Problem::new("string_too_long", place("episode_id"), "String should have at most 255 characters", &json!(id))
-                    .context(json!({"max_length": 255})),
+                Problem::new(
+                    "string_too_long",
+                    place("episode_id"),
+                    "String should have at most 255 characters",
+                    &json!(id),
+                )
+                .context(json!({"max_length": 255})),
             );
             None
         }
         Some(Value::String(id)) => Some(id.clone()),
         Some(other) => {
-            problems.push(Problem::new("string_type", place("episode_id"), "Input should be a valid string", other));
+            problems.push(Problem::new(
+                "string_type",
+                place("episode_id"),
+                "Input should be a valid string",
+                other,
+            ));
             None
         }
     };
-    if problems.is_empty() { Ok(episode) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(episode)
+    } else {
+        Err(problems)
+    }
 }

@@ -76,9 +76,12 @@ pub async fn text(
             turns.and_then(|turns| render(&task_id, mode, &outcome, turns, limit(detail)))
         });
         // Without turns, the files are what is left, and collecting them is bounded.
-        texts.find_map(|text| text).unwrap_or_else(|| unstarted(&task_id, mode, "the result is too large"))
+        texts
+            .find_map(|text| text)
+            .unwrap_or_else(|| unstarted(&task_id, mode, "the result is too large"))
     });
-    made.await.map_err(|error| ServiceError::from_error(crate::service::Code::StoreFailed, &error))
+    made.await
+        .map_err(|error| ServiceError::from_error(crate::service::Code::StoreFailed, &error))
 }
 
 /// The result of a rollout that was not taken.
@@ -123,7 +126,12 @@ fn render(
         wall_s: outcome.wall_ms as f64 / 1000.0,
         mode,
         setup_results: outcome.setup.iter().map(command).collect(),
-        verify_results: outcome.reward.iter().flat_map(|reward| &reward.commands).map(command).collect(),
+        verify_results: outcome
+            .reward
+            .iter()
+            .flat_map(|reward| &reward.commands)
+            .map(command)
+            .collect(),
         proxy_turns,
         files: &outcome.files,
         files_extra: &outcome.files_extra,
@@ -160,7 +168,11 @@ fn error(fault: &Fault, outcome: &RolloutOutcome) -> String {
         "agent_timeout" => format!("agent timeout: {}", fault.message),
         code => {
             let causes: String = fault.causes.iter().map(|cause| format!(": {cause}")).collect();
-            let hint = fault.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            let hint = fault
+                .hint
+                .as_ref()
+                .map(|hint| format!(" ({hint})"))
+                .unwrap_or_default();
             format!("{code}: {}{causes}{hint}", fault.message)
         }
     }
@@ -176,7 +188,9 @@ fn tail(text: &str) -> &str {
 
 /// The turns as JSON; `None` as soon as they are larger than their detail allows.
 fn turns(transcript: &Transcript, rollout: RolloutId, detail: Option<Detail>) -> Option<Vec<Box<RawValue>>> {
-    let Some(detail) = detail else { return Some(Vec::new()) };
+    let Some(detail) = detail else {
+        return Some(Vec::new());
+    };
     let mut bytes = 0;
     let mut turns = Vec::new();
     for turn in Turn::all(transcript, rollout, detail) {
@@ -210,7 +224,10 @@ mod tests {
         assert_eq!(reply["content"][0]["text"], reply["data"]);
         assert_eq!(reply["structured_content"]["result"], reply["data"]);
         let large = envelope(&"x".repeat(STRUCTURED_MAX));
-        assert_eq!(serde_json::from_str::<Value>(large.get()).unwrap()["structured_content"], Value::Null);
+        assert_eq!(
+            serde_json::from_str::<Value>(large.get()).unwrap()["structured_content"],
+            Value::Null
+        );
     }
 
     #[test]

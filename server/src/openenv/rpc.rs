@@ -142,32 +142,66 @@ fn read(text: &[u8]) -> Result<Request, String> {
 fn check(value: Value) -> Result<Request, RpcError> {
     use super::problems::{Problem, report};
     let invalid = |problem: Problem| {
-        RpcError::new(INVALID_REQUEST, format!("Invalid request: {}", report("JsonRpcRequest", &[problem])))
+        RpcError::new(
+            INVALID_REQUEST,
+            format!("Invalid request: {}", report("JsonRpcRequest", &[problem])),
+        )
     };
     let Value::Object(mut table) = value else {
-        return Err(RpcError::new(INVALID_REQUEST, "Invalid request: it is not an object"));
+        return Err(RpcError::new(
+            INVALID_REQUEST,
+            "Invalid request: it is not an object",
+        ));
     };
     let whole = Value::Object(table.clone());
     match table.remove("jsonrpc") {
         Some(Value::String(version)) if version == "2.0" => {}
-        Some(other) => return Err(invalid(Problem::new("literal_error", vec![json!("jsonrpc")], "Input should be '2.0'", &other))),
+        Some(other) => {
+            return Err(invalid(Problem::new(
+                "literal_error",
+                vec![json!("jsonrpc")],
+                "Input should be '2.0'",
+                &other,
+            )));
+        }
         None => return Err(invalid(Problem::missing(vec![json!("jsonrpc")], &whole))),
     }
     let method = match table.remove("method") {
         Some(Value::String(method)) => method,
-        Some(other) => return Err(invalid(Problem::new("string_type", vec![json!("method")], "Input should be a valid string", &other))),
+        Some(other) => {
+            return Err(invalid(Problem::new(
+                "string_type",
+                vec![json!("method")],
+                "Input should be a valid string",
+                &other,
+            )));
+        }
         None => return Err(invalid(Problem::missing(vec![json!("method")], &whole))),
     };
     let params = match table.remove("params") {
         None => Map::new(),
         Some(Value::Object(params)) => params,
-        Some(other) => return Err(invalid(Problem::new("dict_type", vec![json!("params")], "Input should be a valid dictionary", &other))),
+        Some(other) => {
+            return Err(invalid(Problem::new(
+                "dict_type",
+                vec![json!("params")],
+                "Input should be a valid dictionary",
+                &other,
+            )));
+        }
     };
     let id = match table.remove("id") {
         None => Value::Null,
         Some(id @ (Value::Null | Value::String(_))) => id,
         Some(Value::Number(id)) if id.is_i64() || id.is_u64() => Value::Number(id),
-        Some(other) => return Err(invalid(Problem::new("int_type", vec![json!("id")], "Input should be a valid integer", &other))),
+        Some(other) => {
+            return Err(invalid(Problem::new(
+                "int_type",
+                vec![json!("id")],
+                "Input should be a valid integer",
+                &other,
+            )));
+        }
     };
     if let Some((key, value)) = table.iter().next() {
         return Err(invalid(Problem::extra(vec![json!(key)], value)));
@@ -209,7 +243,10 @@ async fn dispatch(
             Place::Anywhere => Ok(raw(&json!({"session_id": app.openenv.sessions.create()?.id}))),
         },
         "openenv/session/close" => close(app, &params, &place),
-        other => Err(RpcError::new(METHOD_NOT_FOUND, format!("Method not found: {other}"))),
+        other => Err(RpcError::new(
+            METHOD_NOT_FOUND,
+            format!("Method not found: {other}"),
+        )),
     }
 }
 
@@ -226,7 +263,10 @@ fn used(app: &App, params: &Map<String, Value>, place: &Place) -> Result<Option<
             let unknown = || RpcError::new(INVALID_PARAMS, format!("Unknown session_id: {id}"));
             app.openenv.sessions.call(id).map(Some).ok_or_else(unknown)
         }
-        (Some(other), _) => Err(RpcError::new(INVALID_PARAMS, format!("Unknown session_id: {other}"))),
+        (Some(other), _) => Err(RpcError::new(
+            INVALID_PARAMS,
+            format!("Unknown session_id: {other}"),
+        )),
     }
 }
 
@@ -249,19 +289,32 @@ async fn call(app: &App, params: Map<String, Value>, place: Place) -> Result<Box
                 called = session.environment.call(app, &name, arguments) => called.map_err(failed),
             }
         }
-        (None, Place::Socket(socket)) => socket.environment().call(app, &name, arguments).await.map_err(failed),
-        (None, Place::Anywhere) => Environment::new().call(app, &name, arguments).await.map_err(failed),
+        (None, Place::Socket(socket)) => socket
+            .environment()
+            .call(app, &name, arguments)
+            .await
+            .map_err(failed),
+        (None, Place::Anywhere) => Environment::new()
+            .call(app, &name, arguments)
+            .await
+            .map_err(failed),
     }
 }
 
 fn close(app: &App, params: &Map<String, Value>, place: &Place) -> Result<Box<RawValue>, RpcError> {
     let Some(Value::String(id)) = params.get("session_id") else {
-        return Err(RpcError::new(INVALID_PARAMS, "Invalid params - 'session_id' is required"));
+        return Err(RpcError::new(
+            INVALID_PARAMS,
+            "Invalid params - 'session_id' is required",
+        ));
     };
     if let Place::Socket(socket) = place
         && socket.id() == id
     {
-        return Err(RpcError::new(INVALID_REQUEST, "Cannot close the session of this connection; close the connection"));
+        return Err(RpcError::new(
+            INVALID_REQUEST,
+            "Cannot close the session of this connection; close the connection",
+        ));
     }
     match app.openenv.sessions.close(id) {
         Closed::Now => Ok(raw(&json!({"session_id": id, "closed": true}))),

@@ -57,7 +57,10 @@ impl Full {
     /// In OpenEnv's words.
     #[must_use]
     pub fn message(&self) -> String {
-        format!("Server at capacity: {}/{} sessions active. Cannot accept new connections.", self.active, self.capacity)
+        format!(
+            "Server at capacity: {}/{} sessions active. Cannot accept new connections.",
+            self.active, self.capacity
+        )
     }
 
     /// What stands beside the message.
@@ -201,7 +204,9 @@ impl Sessions {
             state.own = state.own.saturating_sub(1);
             return;
         };
-        let Some(entry) = state.sessions.get_mut(&session.id) else { return };
+        let Some(entry) = state.sessions.get_mut(&session.id) else {
+            return;
+        };
         entry.attached = false;
         entry.used = Instant::now();
         if entry.closing {
@@ -254,8 +259,14 @@ impl State {
     /// Sees to it that there is a place: sessions that were left behind go, once they are in the way.
     fn make_place(&mut self, capacity: usize) -> Result<(), Full> {
         if self.active() >= capacity {
-            let is_left = |entry: &Entry| !entry.attached && entry.calls == 0 && entry.used.elapsed() > IDLE_MAX;
-            let left: Vec<_> = self.sessions.iter().filter(|(_, entry)| is_left(entry)).map(|(id, _)| id.clone()).collect();
+            let is_left =
+                |entry: &Entry| !entry.attached && entry.calls == 0 && entry.used.elapsed() > IDLE_MAX;
+            let left: Vec<_> = self
+                .sessions
+                .iter()
+                .filter(|(_, entry)| is_left(entry))
+                .map(|(id, _)| id.clone())
+                .collect();
             left.iter().for_each(|id| self.destroy(id));
         }
         if self.active() >= capacity {

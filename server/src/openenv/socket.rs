@@ -45,29 +45,43 @@ pub async fn environment(
     let Ok(upgrade) = upgrade else {
         return detail(StatusCode::NOT_FOUND, "Not Found");
     };
-    upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX).on_upgrade(move |socket| async move {
-        let (mut sink, stream) = socket.split();
-        let session = options.session_id.filter(|id| !id.is_empty());
-        let place = match &session {
-            Some(id) => app.openenv.sessions.attach(id).map_err(|message| error("SESSION_ERROR", &message, json!({}))),
-            None => app.openenv.sessions.enter().map_err(|full| error("CAPACITY_REACHED", &full.message(), full.data())),
-        };
-        match place {
-            Ok(place) => serve(app, sink, stream, place, Speech::Environment).await,
-            Err(message) => refuse(&mut sink, stream, message).await,
-        }
-    })
+    upgrade
+        .max_message_size(MESSAGE_MAX)
+        .max_frame_size(MESSAGE_MAX)
+        .on_upgrade(move |socket| async move {
+            let (mut sink, stream) = socket.split();
+            let session = options.session_id.filter(|id| !id.is_empty());
+            let place = match &session {
+                Some(id) => app
+                    .openenv
+                    .sessions
+                    .attach(id)
+                    .map_err(|message| error("SESSION_ERROR", &message, json!({}))),
+                None => app
+                    .openenv
+                    .sessions
+                    .enter()
+                    .map_err(|full| error("CAPACITY_REACHED", &full.message(), full.data())),
+            };
+            match place {
+                Ok(place) => serve(app, sink, stream, place, Speech::Environment).await,
+                Err(message) => refuse(&mut sink, stream, message).await,
+            }
+        })
 }
 
 /// A socket at `/mcp`.
 pub fn rpc(app: App, upgrade: WebSocketUpgrade) -> Response {
-    upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX).on_upgrade(move |socket| async move {
-        let (mut sink, stream) = socket.split();
-        match app.openenv.sessions.enter() {
-            Ok(place) => serve(app, sink, stream, place, Speech::Rpc).await,
-            Err(full) => refuse(&mut sink, stream, no_place(full)).await,
-        }
-    })
+    upgrade
+        .max_message_size(MESSAGE_MAX)
+        .max_frame_size(MESSAGE_MAX)
+        .on_upgrade(move |socket| async move {
+            let (mut sink, stream) = socket.split();
+            match app.openenv.sessions.enter() {
+                Ok(place) => serve(app, sink, stream, place, Speech::Rpc).await,
+                Err(full) => refuse(&mut sink, stream, no_place(full)).await,
+            }
+        })
 }
 
 /// What is spoken on a socket.
@@ -91,11 +105,18 @@ enum Answer {
     Close,
 }
 
-async fn refuse(sink: &mut SplitSink<WebSocket, Message>, mut stream: SplitStream<WebSocket>, message: String) {
+async fn refuse(
+    sink: &mut SplitSink<WebSocket, Message>,
+    mut stream: SplitStream<WebSocket>,
+    message: String,
+) {
     _ = sink.send(Message::Text(message.into())).await;
     close(sink).await;
     // The client's own close is waited for, so that it can read what was said.
-    _ = tokio::time::timeout(Duration::from_secs(5), async { while let Some(Ok(_)) = stream.next().await {} }).await;
+    _ = tokio::time::timeout(Duration::from_secs(5), async {
+        while let Some(Ok(_)) = stream.next().await {}
+    })
+    .await;
 }
 
 async fn close(sink: &mut SplitSink<WebSocket, Message>) {
@@ -182,7 +203,10 @@ async fn serve(
     drop(place);
     drop(inbox);
     let abort = reader.abort_handle();
-    if tokio::time::timeout(Duration::from_secs(5), reader).await.is_err() {
+    if tokio::time::timeout(Duration::from_secs(5), reader)
+        .await
+        .is_err()
+    {
         abort.abort();
     }
 }
@@ -217,9 +241,19 @@ async fn message_of_environment(app: &App, text: &str, place: &Arc<SocketPlace>)
                 Value::Bool(_) => "bool",
                 _ => "NoneType",
             };
-            return Answer::Last(error("SESSION_ERROR", &format!("'{python}' object has no attribute 'get'"), json!({})));
+            return Answer::Last(error(
+                "SESSION_ERROR",
+                &format!("'{python}' object has no attribute 'get'"),
+                json!({}),
+            ));
         }
-        Err(problem) => return Answer::Reply(error("INVALID_JSON", &format!("Invalid JSON: {problem}"), json!({}))),
+        Err(problem) => {
+            return Answer::Reply(error(
+                "INVALID_JSON",
+                &format!("Invalid JSON: {problem}"),
+                json!({}),
+            ));
+        }
     };
     let kind = match table.get("type") {
         Some(Value::String(kind)) => kind.clone(),
@@ -234,16 +268,23 @@ async fn message_of_environment(app: &App, text: &str, place: &Arc<SocketPlace>)
                 let data = data.unwrap_or_else(|| json!({}));
                 // OpenEnv's socket takes any options; what is none of ours, or not of its kind, is left alone.
                 let episode = reset_options(&data, &[]).ok().flatten();
-                Answer::Reply(format!(r#"{{"type":"observation","data":{}}}"#, environment.reset(episode)))
+                Answer::Reply(format!(
+                    r#"{{"type":"observation","data":{}}}"#,
+                    environment.reset(episode)
+                ))
             }
             Err(problems) => Answer::Reply(invalid(&problems)),
         },
         "step" => {
-            let action = envelope(&table, Data::Required).and_then(|()| Action::read(&data.unwrap_or_default()));
+            let action =
+                envelope(&table, Data::Required).and_then(|()| Action::read(&data.unwrap_or_default()));
             match action {
                 Ok(action) => {
                     let observation: Observation = environment.step(app, action, None).await;
-                    Answer::Reply(format!(r#"{{"type":"observation","data":{}}}"#, observation.into_json(false)))
+                    Answer::Reply(format!(
+                        r#"{{"type":"observation","data":{}}}"#,
+                        observation.into_json(false)
+                    ))
                 }
                 Err(problems) => Answer::Reply(invalid(&problems)),
             }
@@ -263,7 +304,11 @@ async fn message_of_environment(app: &App, text: &str, place: &Arc<SocketPlace>)
             Ok(()) => Answer::Close,
             Err(problems) => Answer::Reply(invalid(&problems)),
         },
-        other => Answer::Reply(error("UNKNOWN_TYPE", &format!("Unknown message type: {other}"), json!({}))),
+        other => Answer::Reply(error(
+            "UNKNOWN_TYPE",
+            &format!("Unknown message type: {other}"),
+            json!({}),
+        )),
     }
 }
 
@@ -279,10 +324,18 @@ fn envelope(table: &Map<String, Value>, data: Data) -> Result<(), Vec<Problem>> 
     let mut problems = Vec::new();
     match table.get("data") {
         None if data == Data::Required => {
-            problems.push(Problem::missing(vec![json!("data")], &Value::Object(table.clone())));
+            problems.push(Problem::missing(
+                vec![json!("data")],
+                &Value::Object(table.clone()),
+            ));
         }
         Some(value) if data != Data::None && !value.is_object() => {
-            problems.push(Problem::new("dict_type", vec![json!("data")], "Input should be a valid dictionary", value));
+            problems.push(Problem::new(
+                "dict_type",
+                vec![json!("data")],
+                "Input should be a valid dictionary",
+                value,
+            ));
         }
         _ => {}
     }
@@ -291,11 +344,19 @@ fn envelope(table: &Map<String, Value>, data: Data) -> Result<(), Vec<Problem>> 
             problems.push(Problem::extra(vec![json!(key)], value));
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems)
+    }
 }
 
 fn invalid(problems: &[Problem]) -> String {
-    error("VALIDATION_ERROR", "Invalid message", json!({ "errors": problems }))
+    error(
+        "VALIDATION_ERROR",
+        "Invalid message",
+        json!({ "errors": problems }),
+    )
 }
 
 fn error(code: &str, message: &str, more: Value) -> String {

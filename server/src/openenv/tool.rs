@@ -147,9 +147,8 @@ pub struct Ended {
 /// # Errors
 /// Arguments that are wrong, an endpoint that cannot be used, no instruction. A rollout that fails is a result.
 pub async fn run(app: &App, arguments: Map<String, Value>) -> Result<Ended, ToolError> {
-    let arguments = Arguments::read(&arguments).map_err(|problems| {
-        ToolError::InvalidArguments(report(&format!("call[{NAME}]"), &problems))
-    })?;
+    let arguments = Arguments::read(&arguments)
+        .map_err(|problems| ToolError::InvalidArguments(report(&format!("call[{NAME}]"), &problems)))?;
     let failed = |message: &str| ToolError::Execution(format!("Error calling tool '{NAME}': {message}"));
     let spec = arguments.spec(app).map_err(|message| failed(&message))?;
     let submission = match app.service.submit(&[spec], None).await {
@@ -167,9 +166,14 @@ pub async fn run(app: &App, arguments: Map<String, Value>) -> Result<Ended, Tool
         Ok(None) => return Err(failed("the rollout was interrupted")),
         Err(error) => return Err(failed(&error.message)),
     };
-    let text = result::text(&app.service, &arguments.texts.task_id, arguments.texts.mode, &outcome)
-        .await
-        .map_err(|error| failed(&error.message))?;
+    let text = result::text(
+        &app.service,
+        &arguments.texts.task_id,
+        arguments.texts.mode,
+        &outcome,
+    )
+    .await
+    .map_err(|error| failed(&error.message))?;
     Ok(Ended {
         task_id: arguments.texts.task_id,
         sandbox_id: outcome.sandbox.map(|id| id.to_string()).unwrap_or_default(),
@@ -184,7 +188,11 @@ fn refused(
     error: &ServiceError,
     failed: impl Fn(&str) -> ToolError,
 ) -> Result<Ended, ToolError> {
-    let hint = error.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    let hint = error
+        .hint
+        .as_ref()
+        .map(|hint| format!(" ({hint})"))
+        .unwrap_or_default();
     let message = format!("{}{hint}", error.message);
     match error.code {
         Code::EndpointUnusable | Code::InvalidRequest => Err(failed(&message)),
@@ -267,7 +275,12 @@ impl Arguments {
         for (key, value) in given {
             if !parameters.iter().any(|(name, ..)| name == key) {
                 let shown = if key.contains("key") { &Value::Null } else { value };
-                problems.push(Problem::new("unexpected_keyword_argument", vec![json!(key)], "Unexpected keyword argument", shown));
+                problems.push(Problem::new(
+                    "unexpected_keyword_argument",
+                    vec![json!(key)],
+                    "Unexpected keyword argument",
+                    shown,
+                ));
             }
         }
         let text = |name: &str| values.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -279,9 +292,12 @@ impl Arguments {
             "black_box" => Mode::BlackBox,
             "transparent_proxy" => Mode::TransparentProxy,
             other => {
-                problems.push(
-                    Problem::new("literal_error", vec![json!("mode")], "Input should be 'black_box' or 'transparent_proxy'", &json!(other)),
-                );
+                problems.push(Problem::new(
+                    "literal_error",
+                    vec![json!("mode")],
+                    "Input should be 'black_box' or 'transparent_proxy'",
+                    &json!(other),
+                ));
                 Mode::TransparentProxy
             }
         };
@@ -304,7 +320,10 @@ impl Arguments {
             disable_thinking: values.get("disable_thinking").and_then(Value::as_bool),
             max_tokens_cap: values.get("max_tokens_cap").and_then(Value::as_i64).unwrap_or(0),
             top_logprobs: values.get("top_logprobs").and_then(Value::as_i64).unwrap_or(0),
-            agent_timeout_s: values.get("agent_timeout_s").and_then(Value::as_f64).unwrap_or(600.0),
+            agent_timeout_s: values
+                .get("agent_timeout_s")
+                .and_then(Value::as_f64)
+                .unwrap_or(600.0),
         })
     }
 
@@ -318,7 +337,11 @@ impl Arguments {
         if texts.endpoint.is_empty() && !is_complete && config.defaults.endpoint.is_none() {
             return Err(format!(
                 "must provide either ``endpoint`` (one of ({})) or all of base_url + api_key + model",
-                known.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
+                known
+                    .iter()
+                    .map(|name| format!("'{name}'"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             ));
         }
         if texts.instruction.trim().is_empty() {
@@ -342,7 +365,8 @@ impl Arguments {
             endpoint: some(&texts.endpoint),
             // The scripted model has no other URL, key or model.
             base_url: some(&texts.base_url).filter(|_| !is_demo),
-            api_key: Some(texts.api_key.clone()).filter(|_| !is_demo && (!texts.endpoint.is_empty() || !texts.base_url.is_empty())),
+            api_key: Some(texts.api_key.clone())
+                .filter(|_| !is_demo && (!texts.endpoint.is_empty() || !texts.base_url.is_empty())),
             model: some(&texts.model).filter(|_| !is_demo),
             image: some(&texts.template),
             mode: Some(texts.mode),
@@ -359,7 +383,9 @@ fn coerce(kind: Kind, value: &Value) -> Option<Value> {
     match (kind, value) {
         (Kind::Text, Value::String(_)) => Some(value.clone()),
         (Kind::OptionalTexts | Kind::OptionalFlag, Value::Null) => Some(Value::Null),
-        (Kind::OptionalTexts, Value::Array(items)) => items.iter().all(Value::is_string).then(|| value.clone()),
+        (Kind::OptionalTexts, Value::Array(items)) => {
+            items.iter().all(Value::is_string).then(|| value.clone())
+        }
         // FastMCP reads JSON in strings where something else than a string is wanted.
         (Kind::OptionalTexts, Value::String(text)) => match serde_json::from_str(text) {
             Ok(Value::Array(items)) if items.iter().all(Value::is_string) => Some(Value::Array(items)),
@@ -379,14 +405,23 @@ fn coerce(kind: Kind, value: &Value) -> Option<Value> {
             _ => None,
         },
         (Kind::Count, Value::Number(number)) => {
-            let whole = number.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 9e15);
-            number.as_i64().or(whole.map(|whole| whole as i64)).map(|number| json!(number))
+            let whole = number
+                .as_f64()
+                .filter(|number| number.fract() == 0.0 && number.abs() < 9e15);
+            number
+                .as_i64()
+                .or(whole.map(|whole| whole as i64))
+                .map(|number| json!(number))
         }
         (Kind::Count, Value::String(text)) => text.trim().parse::<i64>().ok().map(|number| json!(number)),
         (Kind::Count, Value::Bool(flag)) => Some(json!(i64::from(*flag))),
         (Kind::Number, Value::Number(number)) => number.as_f64().map(|number| json!(number)),
         (Kind::Number, Value::String(text)) => {
-            let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+            let number = text
+                .trim()
+                .parse::<f64>()
+                .ok()
+                .filter(|number| number.is_finite());
             number.map(|number| json!(number))
         }
         (Kind::Number, Value::Bool(flag)) => Some(json!(f64::from(u8::from(*flag)))),
@@ -399,9 +434,18 @@ fn wrong(name: &str, kind: Kind, value: &Value) -> Problem {
     let (kind, message) = match kind {
         Kind::Text => ("string_type", "Input should be a valid string"),
         Kind::OptionalTexts => ("list_type", "Input should be a valid list"),
-        Kind::OptionalFlag => ("bool_parsing", "Input should be a valid boolean, unable to interpret input"),
-        Kind::Count => ("int_parsing", "Input should be a valid integer, unable to parse string as an integer"),
-        Kind::Number => ("float_parsing", "Input should be a valid number, unable to parse string as a number"),
+        Kind::OptionalFlag => (
+            "bool_parsing",
+            "Input should be a valid boolean, unable to interpret input",
+        ),
+        Kind::Count => (
+            "int_parsing",
+            "Input should be a valid integer, unable to parse string as an integer",
+        ),
+        Kind::Number => (
+            "float_parsing",
+            "Input should be a valid number, unable to parse string as a number",
+        ),
     };
     let shown = if name == "api_key" { &Value::Null } else { value };
     Problem::new(kind, vec![json!(name)], message, shown)
@@ -441,7 +485,13 @@ mod tests {
         let given = json!({"instruction": "x", "api_key": 7, "apikey": "sk-1", "nope": 1});
         let problems = Arguments::read(given.as_object().unwrap()).err().unwrap();
         let text = report("call[run_rollout]", &problems);
-        assert!(text.starts_with("3 validation errors for call[run_rollout]\napi_key\n"), "{text}");
-        assert!(text.contains("nope\n  Unexpected keyword argument") && !text.contains("sk-1"), "{text}");
+        assert!(
+            text.starts_with("3 validation errors for call[run_rollout]\napi_key\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("nope\n  Unexpected keyword argument") && !text.contains("sk-1"),
+            "{text}"
+        );
     }
 }

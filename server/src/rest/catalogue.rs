@@ -63,9 +63,9 @@ pub async fn agents(State(app): State<App>) -> Json<Value> {
     responses((status = 200, description = "The backends.", body = Object))
 )]
 pub async fn backends(State(app): State<App>) -> Json<Value> {
-    let listed = dressage_sandbox::registry().iter().map(|entry| {
-        json!({"name": entry.name, "summary": entry.summary})
-    });
+    let listed = dressage_sandbox::registry()
+        .iter()
+        .map(|entry| json!({"name": entry.name, "summary": entry.summary}));
     Json(json!({"backends": listed.collect::<Vec<_>>(), "default": app.service.config().backend}))
 }
 
@@ -75,9 +75,9 @@ pub async fn backends(State(app): State<App>) -> Json<Value> {
     responses((status = 200, description = "The presets, each with its task.", body = Object))
 )]
 pub async fn presets() -> Json<Value> {
-    let listed = PRESETS.iter().map(|preset| {
-        json!({"name": preset.name, "title": preset.title, "task": preset.task()})
-    });
+    let listed = PRESETS
+        .iter()
+        .map(|preset| json!({"name": preset.name, "title": preset.title, "task": preset.task()}));
     Json(json!({"presets": listed.collect::<Vec<_>>()}))
 }
 

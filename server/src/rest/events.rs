@@ -63,10 +63,16 @@ pub async fn of_all(State(app): State<App>, headers: HeaderMap) -> Result<Respon
         Some(last) => Some(last.parse::<Position>().map_err(|()| not_an_id())?),
     };
     let feed = app.service.feed(from);
-    let start = Event::default().event("position").id(feed.position().to_string()).data("{}");
+    let start = Event::default()
+        .event("position")
+        .id(feed.position().to_string())
+        .data("{}");
     let events = stream::unfold(feed, |mut feed| async move {
         let event = match feed.next().await? {
-            FeedItem::Missed(position) => Ok(Event::default().event("missed").id(position.to_string()).data("{}")),
+            FeedItem::Missed(position) => Ok(Event::default()
+                .event("missed")
+                .id(position.to_string())
+                .data("{}")),
             FeedItem::Event(position, event) => sse(position.to_string(), &event),
         };
         Some((event, feed))
@@ -77,13 +83,19 @@ pub async fn of_all(State(app): State<App>, headers: HeaderMap) -> Result<Respon
 fn reply(app: &App, events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
     let stopping = app.stopping.clone();
     let events = events.take_until(async move { stopping.cancelled().await });
-    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    Sse::new(events)
+        .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+        .into_response()
 }
 
 /// An event as it is sent. JSON has no line breaks, so it is one line of data.
 fn sse(id: String, event: &RolloutEvent) -> Result<Event, Infallible> {
     let value = serde_json::to_value(event).unwrap_or_default();
-    let kind = value.pointer("/event/type").and_then(|kind| kind.as_str()).unwrap_or("event").to_owned();
+    let kind = value
+        .pointer("/event/type")
+        .and_then(|kind| kind.as_str())
+        .unwrap_or("event")
+        .to_owned();
     Ok(Event::default().id(id).event(kind).data(value.to_string()))
 }
 

@@ -52,7 +52,10 @@ pub struct FinishBody {
 fn read_body<T: serde::de::DeserializeOwned>(body: JsonBody) -> Result<T, ServiceError> {
     serde_path_to_error::deserialize(body.value).map_err(|error| {
         let path = error.path().to_string();
-        ServiceError::invalid(if path == "." { String::new() } else { path }, error.into_inner().to_string())
+        ServiceError::invalid(
+            if path == "." { String::new() } else { path },
+            error.into_inner().to_string(),
+        )
     })
 }
 
@@ -78,7 +81,10 @@ pub async fn exec(
     let request: ExecRequest = read_body(body)?;
     let seconds = request.timeout_s.unwrap_or(EXEC_TIMEOUT_S);
     if !(seconds > 0.0 && seconds <= 86_400.0) {
-        return Err(ServiceError::invalid("timeout_s", "is not between 0 and 86400 seconds"));
+        return Err(ServiceError::invalid(
+            "timeout_s",
+            "is not between 0 and 86400 seconds",
+        ));
     }
     if request.command.contains('\0') {
         return Err(ServiceError::invalid("command", "holds a zero byte"));
@@ -135,7 +141,10 @@ pub async fn finish(
         (status = 422, description = "The path leads elsewhere.", body = crate::http::ErrorBody),
     )
 )]
-pub async fn read(State(app): State<App>, Path((id, path)): Path<(String, String)>) -> Result<Response, ServiceError> {
+pub async fn read(
+    State(app): State<App>,
+    Path((id, path)): Path<(String, String)>,
+) -> Result<Response, ServiceError> {
     let id = app.service.find(&id).await?;
     check_path(&path)?;
     match app.service.held(id).await {
@@ -192,10 +201,14 @@ fn check_path(path: &str) -> Result<(), ServiceError> {
 fn failed(error: HoldError) -> ServiceError {
     let said = crate::workspace::chain(&error);
     match error {
-        HoldError::NotHeld { .. } | HoldError::Unknown(_) | HoldError::Released { .. } => ServiceError::new(Code::NotHeld, said),
+        HoldError::NotHeld { .. } | HoldError::Unknown(_) | HoldError::Released { .. } => {
+            ServiceError::new(Code::NotHeld, said)
+        }
         HoldError::Reward { .. } => ServiceError::invalid("reward", said),
         HoldError::DetailTooLarge { .. } => ServiceError::invalid("detail", said),
         HoldError::Sandbox(SandboxError::NotFound { .. }) => ServiceError::new(Code::UnknownFile, said),
-        HoldError::Sandbox(_) | HoldError::Unresponsive { .. } => ServiceError::new(Code::SandboxFailed, said),
+        HoldError::Sandbox(_) | HoldError::Unresponsive { .. } => {
+            ServiceError::new(Code::SandboxFailed, said)
+        }
     }
 }

@@ -51,13 +51,18 @@ pub async fn calls(State(app): State<App>, Path(id): Path<String>) -> Result<Jso
     let Some(trajectory) = known(app.service.store().trajectory(id).await)? else {
         return Ok(Json(Calls { calls: Vec::new() }));
     };
-    let calls = trajectory.calls().zip(trajectory.summaries()).map(|(call, summary)| Call {
-        summary,
-        trainable: call.trainable,
-        continues: call.continues,
-        meta: call.meta.clone(),
-    });
-    Ok(Json(Calls { calls: calls.collect() }))
+    let calls = trajectory
+        .calls()
+        .zip(trajectory.summaries())
+        .map(|(call, summary)| Call {
+            summary,
+            trainable: call.trainable,
+            continues: call.continues,
+            meta: call.meta.clone(),
+        });
+    Ok(Json(Calls {
+        calls: calls.collect(),
+    }))
 }
 
 /// What waits has no calls, and is in no table of those that have.
@@ -83,7 +88,15 @@ pub async fn call(
     Path((id, index)): Path<(String, String)>,
 ) -> Result<Json<Turn>, ServiceError> {
     let id = app.service.find(&id).await?;
-    let unknown = || ServiceError::new(Code::UnknownCall, format!("rollout {id} has no call `{}`", crate::terminal::one_line(&index, 20)));
+    let unknown = || {
+        ServiceError::new(
+            Code::UnknownCall,
+            format!(
+                "rollout {id} has no call `{}`",
+                crate::terminal::one_line(&index, 20)
+            ),
+        )
+    };
     let number: u32 = index.parse().map_err(|_| unknown())?;
     let transcript = known(app.service.store().transcript(id).await)?.ok_or_else(unknown)?;
     Turn::one(&transcript, id, number).map(Json).ok_or_else(unknown)
@@ -142,7 +155,10 @@ pub async fn trajectory(
         }
         Format::Training => {
             let Some(transcript) = known(app.service.store().transcript(id).await)? else {
-                return Ok(Json(serde_json::json!({"schema_version": 1, "rollout": id, "turns": []})).into_response());
+                return Ok(
+                    Json(serde_json::json!({"schema_version": 1, "rollout": id, "turns": []}))
+                        .into_response(),
+                );
             };
             tokio::task::spawn_blocking(move || {
                 if let Err(error) = write_turns(writer, &transcript, id) {
@@ -181,7 +197,10 @@ fn write_turns(
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
     )
 )]
-pub async fn logs(State(app): State<App>, Path(id): Path<String>) -> Result<Json<serde_json::Value>, ServiceError> {
+pub async fn logs(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<serde_json::Value>, ServiceError> {
     let id = app.service.find(&id).await?;
     let outcome = app.service.get(id).await?.outcome;
     let outcome = outcome.as_ref();
@@ -197,7 +216,10 @@ pub async fn logs(State(app): State<App>, Path(id): Path<String>) -> Result<Json
 pub async fn collected(app: &App, id: RolloutId, path: &str) -> Result<Response, ServiceError> {
     let outcome = app.service.get(id).await?.outcome;
     let mut outcome = outcome.ok_or_else(|| {
-        ServiceError::new(Code::NotHeld, format!("rollout {id} is not over, and its sandbox is not held"))
+        ServiceError::new(
+            Code::NotHeld,
+            format!("rollout {id} is not over, and its sandbox is not held"),
+        )
     })?;
     let content = outcome.files.remove(path).ok_or_else(|| {
         let path = crate::terminal::one_line(path, 200);

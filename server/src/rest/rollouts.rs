@@ -62,7 +62,9 @@ pub async fn submit(
         response.headers_mut().insert(header::LOCATION, location);
     }
     if submission.repeated {
-        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        response
+            .headers_mut()
+            .insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
 }
@@ -79,8 +81,21 @@ fn idempotency_key(value: &HeaderValue) -> Result<String, ServiceError> {
 
 /// The keys of a list's query.
 const FILTERS: &[&str] = &[
-    "state", "task_id", "agent", "endpoint", "backend", "model", "group", "ended", "fault_owner", "reward_min",
-    "reward_max", "since", "search", "limit", "cursor",
+    "state",
+    "task_id",
+    "agent",
+    "endpoint",
+    "backend",
+    "model",
+    "group",
+    "ended",
+    "fault_owner",
+    "reward_min",
+    "reward_max",
+    "since",
+    "search",
+    "limit",
+    "cursor",
 ];
 
 /// Lists rollouts, the latest first.
@@ -123,7 +138,10 @@ fn filter(query: &str) -> Result<ListFilter, ServiceError> {
         }
         match key {
             "state" => {
-                filter.states = value.split(',').map(|state| word::<RolloutState>(key, state)).collect::<Result<_, _>>()?;
+                filter.states = value
+                    .split(',')
+                    .map(|state| word::<RolloutState>(key, state))
+                    .collect::<Result<_, _>>()?;
             }
             "task_id" => filter.task_id = Some(value),
             "agent" => filter.agent = Some(value),
@@ -139,7 +157,12 @@ fn filter(query: &str) -> Result<ListFilter, ServiceError> {
             "since" => filter.since_unix_ms = Some(parsed(key, &value)?),
             "limit" => match parsed::<u32>(key, &value)? {
                 limit @ 1..=1000 => filter.limit = Some(limit),
-                other => return Err(ServiceError::invalid(key, format!("{other} is not between 1 and 1000"))),
+                other => {
+                    return Err(ServiceError::invalid(
+                        key,
+                        format!("{other} is not between 1 and 1000"),
+                    ));
+                }
             },
             "cursor" => filter.after = Some(parsed(key, &value)?),
             unknown => {
@@ -154,7 +177,12 @@ fn filter(query: &str) -> Result<ListFilter, ServiceError> {
 }
 
 fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(key: &str, value: &str) -> Result<T, ServiceError> {
-    value.parse().map_err(|error| ServiceError::invalid(key, format!("`{}`: {error}", crate::terminal::one_line(value, 60))))
+    value.parse().map_err(|error| {
+        ServiceError::invalid(
+            key,
+            format!("`{}`: {error}", crate::terminal::one_line(value, 60)),
+        )
+    })
 }
 
 fn finite(key: &str, value: &str) -> Result<f64, ServiceError> {
@@ -211,7 +239,10 @@ mod tests {
     fn a_query_is_read_and_what_is_wrong_in_it_is_named() {
         let read = filter("state=queued,running&reward_min=0.5&limit=7&task_id=a%20b&agent=").unwrap();
         assert_eq!(read.states, [RolloutState::Queued, RolloutState::Running]);
-        assert_eq!((read.reward_at_least, read.limit, read.task_id.as_deref()), (Some(0.5), Some(7), Some("a b")));
+        assert_eq!(
+            (read.reward_at_least, read.limit, read.task_id.as_deref()),
+            (Some(0.5), Some(7), Some("a b"))
+        );
         assert_eq!(read.agent, None);
         for (query, key) in [
             ("state=done", "state"),

@@ -128,7 +128,9 @@ impl Observer for Board {
         state.feed_text += text_of(&kept.event);
         state.feed.push_back((number, kept));
         while state.feed.len() > FEED_EVENTS_MAX || state.feed_text > FEED_TEXT_MAX {
-            let Some((_, oldest)) = state.feed.pop_front() else { break };
+            let Some((_, oldest)) = state.feed.pop_front() else {
+                break;
+            };
             state.feed_text -= text_of(&oldest.event);
         }
         let next = state.next;
@@ -177,7 +179,9 @@ impl Log {
     pub async fn has(&self, sequence: u64) -> bool {
         let wanted = usize::try_from(sequence).unwrap_or(usize::MAX);
         let mut grown = self.grown.subscribe();
-        let reached = grown.wait_for(|grown| grown.events > wanted || grown.closed).await;
+        let reached = grown
+            .wait_for(|grown| grown.events > wanted || grown.closed)
+            .await;
         reached.is_ok_and(|grown| grown.events > wanted)
     }
 
@@ -256,8 +260,18 @@ mod tests {
             board.event(&output(id, sequence, 1 << 20));
         }
         let events = board.log(id).unwrap().since(0);
-        assert_eq!(events.iter().map(|event| event.sequence).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
-        assert_eq!(events.iter().map(|event| text_of(&event.event)).filter(|&text| text == 1 << 20).count(), 16);
+        assert_eq!(
+            events.iter().map(|event| event.sequence).collect::<Vec<_>>(),
+            (0..40).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            events
+                .iter()
+                .map(|event| text_of(&event.event))
+                .filter(|&text| text == 1 << 20)
+                .count(),
+            16
+        );
         assert_eq!(text_of(&events[16].event), LEFT_OUT.len());
     }
 
@@ -274,7 +288,10 @@ mod tests {
         assert_eq!(board.since(&start), None);
         let after_first = Position { next: 1, ..start };
         assert_eq!(board.since(&after_first).unwrap().len(), FEED_EVENTS_MAX);
-        let foreign = Position { epoch: "0".into(), ..board.now() };
+        let foreign = Position {
+            epoch: "0".into(),
+            ..board.now()
+        };
         assert_eq!(board.since(&foreign), None);
     }
 

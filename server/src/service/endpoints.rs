@@ -84,13 +84,17 @@ impl Endpoints {
             base_url: spec.base_url.as_deref(),
             model: spec.model.as_deref(),
             key_variable: None,
-            key: spec.api_key.as_ref().filter(|key| !key.expose_secret().is_empty()),
+            key: spec
+                .api_key
+                .as_ref()
+                .filter(|key| !key.expose_secret().is_empty()),
         };
         let endpoint = match endpoints::resolve(choice, &context.config, &context.environment)? {
             Chosen::Demo => return connected.demo().await,
             Chosen::Server(endpoint) => endpoint,
         };
-        let upstream = Upstream::new(*endpoint).map_err(|error| ServiceError::from_error(Code::EndpointUnusable, &error))?;
+        let upstream = Upstream::new(*endpoint)
+            .map_err(|error| ServiceError::from_error(Code::EndpointUnusable, &error))?;
         if connected.upstreams.len() >= REMEMBERED_MAX {
             // Rollouts that use them keep theirs.
             connected.upstreams.clear();
@@ -109,7 +113,9 @@ impl Endpoints {
                 "this server takes no URLs of callers",
                 "choose an `endpoint` by name; `--client-base-url` of `dressage serve` allows URLs",
             ),
-            ClientBaseUrl::Listed if endpoints::is_listed(url, &context.config, &context.environment) => Ok(()),
+            ClientBaseUrl::Listed if endpoints::is_listed(url, &context.config, &context.environment) => {
+                Ok(())
+            }
             ClientBaseUrl::Listed => refused(
                 "is not of the origin of an endpoint that this server knows",
                 "choose an `endpoint` by name; `--client-base-url any` of `dressage serve` allows other URLs",
@@ -131,8 +137,11 @@ impl Connected {
         if let Some((upstream, _)) = &self.demo {
             return Ok(upstream.clone());
         }
-        let unusable = |failure: &crate::error::Failure| ServiceError::from_failure(Code::EndpointUnusable, failure);
-        let (upstream, model) = connect(Chosen::Demo).await.map_err(|failure| unusable(&failure))?;
+        let unusable =
+            |failure: &crate::error::Failure| ServiceError::from_failure(Code::EndpointUnusable, failure);
+        let (upstream, model) = connect(Chosen::Demo)
+            .await
+            .map_err(|failure| unusable(&failure))?;
         if let Some(model) = model {
             self.demo = Some((upstream.clone(), model));
         }

@@ -27,7 +27,9 @@ impl Follow {
                 self.next = event.sequence + 1;
                 return Some(event);
             }
-            let Source::Live(log) = &self.source else { return None };
+            let Source::Live(log) = &self.source else {
+                return None;
+            };
             if !log.has(self.next).await {
                 return None;
             }
@@ -106,7 +108,10 @@ impl Service {
         Ok(Follow {
             source: Source::Stored,
             next: from,
-            ready: events.filter(|event| event.sequence >= from).map(Arc::new).collect(),
+            ready: events
+                .filter(|event| event.sequence >= from)
+                .map(Arc::new)
+                .collect(),
         })
     }
 

@@ -142,7 +142,10 @@ impl RolloutSpec {
             return Self::one(table).map(|spec| vec![spec]);
         };
         if let Some(key) = table.keys().next() {
-            return Err(ServiceError::invalid(key, "stands beside `rollouts`; put it into each spec"));
+            return Err(ServiceError::invalid(
+                key,
+                "stands beside `rollouts`; put it into each spec",
+            ));
         }
         let Value::Array(several) = several else {
             return Err(ServiceError::invalid("rollouts", "is not an array of specs"));
@@ -179,18 +182,30 @@ impl RolloutSpec {
 
     fn check(&self) -> Result<(), ServiceError> {
         if let Some(n) = self.n.filter(|n| !(1..=SAMPLES_MAX).contains(n)) {
-            return Err(ServiceError::invalid("n", format!("{n} is not between 1 and {SAMPLES_MAX}")));
+            return Err(ServiceError::invalid(
+                "n",
+                format!("{n} is not between 1 and {SAMPLES_MAX}"),
+            ));
         }
         if let Some(count) = self.top_logprobs.filter(|&count| count > 20) {
-            return Err(ServiceError::invalid("top_logprobs", format!("{count} is over 20")));
+            return Err(ServiceError::invalid(
+                "top_logprobs",
+                format!("{count} is over 20"),
+            ));
         }
         if let Some(seconds) = self.hold_timeout_s
             && !(seconds.is_finite() && (1.0..=86_400.0).contains(&seconds))
         {
-            return Err(ServiceError::invalid("hold_timeout_s", "is not between 1 and 86400 seconds"));
+            return Err(ServiceError::invalid(
+                "hold_timeout_s",
+                "is not between 1 and 86400 seconds",
+            ));
         }
         if self.api_key.is_some() && self.base_url.is_none() && self.endpoint.is_none() {
-            return Err(ServiceError::invalid("api_key", "goes with a `base_url` or an `endpoint`"));
+            return Err(ServiceError::invalid(
+                "api_key",
+                "goes with a `base_url` or an `endpoint`",
+            ));
         }
         Ok(())
     }
@@ -212,7 +227,10 @@ impl RolloutSpec {
                 };
                 ServiceError::invalid("preset", format!("no preset is named `{name}`")).hint(Some(hint))
             }),
-            (Some(_), Some(_)) => Err(ServiceError::invalid("preset", "stands beside `task`; give one of them")),
+            (Some(_), Some(_)) => Err(ServiceError::invalid(
+                "preset",
+                "stands beside `task`; give one of them",
+            )),
             (None, None) => Err(ServiceError {
                 details: vec![Place {
                     path: "task".into(),
@@ -254,7 +272,8 @@ mod tests {
 
     #[test]
     fn a_key_of_the_caller_is_never_written() {
-        let spec = RolloutSpec::read(json!({"preset": "fizzbuzz", "base_url": "http://x/v1", "api_key": "sk-9"}));
+        let spec =
+            RolloutSpec::read(json!({"preset": "fizzbuzz", "base_url": "http://x/v1", "api_key": "sk-9"}));
         let spec = spec.unwrap().remove(0);
         assert!(spec.api_key.is_some());
         let written = format!("{} {spec:?}", serde_json::to_string(&spec).unwrap());
@@ -264,10 +283,15 @@ mod tests {
     #[test]
     fn wrong_keys_are_named_with_their_place() {
         let place = |body: Value| {
-            let error = RolloutSpec::read(body).and_then(|specs| specs[0].task().map(drop)).unwrap_err();
+            let error = RolloutSpec::read(body)
+                .and_then(|specs| specs[0].task().map(drop))
+                .unwrap_err();
             (error.details[0].path.clone(), error.hint)
         };
-        assert_eq!(place(json!({"presett": "x"})), ("presett".into(), Some("did you mean `preset`?".into())));
+        assert_eq!(
+            place(json!({"presett": "x"})),
+            ("presett".into(), Some("did you mean `preset`?".into()))
+        );
         assert_eq!(place(json!({"rollouts": [{"n": 0}]})).0, "rollouts[0].n");
         assert_eq!(place(json!({"rollouts": [{"n": "x"}]})).0, "rollouts[0].n");
         assert_eq!(place(json!({"rollouts": [], "n": 1})).0, "n");

@@ -52,7 +52,10 @@ impl Service {
     ) -> Result<Submission, ServiceError> {
         let count: usize = specs.iter().map(|spec| spec.samples() as usize).sum();
         if count > SUBMISSION_MAX {
-            return Err(ServiceError::invalid("rollouts", format!("asks for {count} rollouts, over {SUBMISSION_MAX}")));
+            return Err(ServiceError::invalid(
+                "rollouts",
+                format!("asks for {count} rollouts, over {SUBMISSION_MAX}"),
+            ));
         }
         let mut prepared = Vec::with_capacity(count);
         for (index, spec) in specs.iter().enumerate() {
@@ -63,16 +66,21 @@ impl Service {
             prepared.extend(group);
         }
         let queued: Vec<_> = prepared.iter().map(|rollout| rollout.queued.clone()).collect();
-        let kept = idempotency.as_ref().map(|idempotency| dressage_store::Idempotency {
-            key: idempotency.key.clone(),
-            fingerprint: idempotency.fingerprint,
-        });
+        let kept = idempotency
+            .as_ref()
+            .map(|idempotency| dressage_store::Idempotency {
+                key: idempotency.key.clone(),
+                fingerprint: idempotency.fingerprint,
+            });
         match self.store().enqueue(&queued, kept).await? {
             Enqueued::New => {}
             Enqueued::Repeated(ids) => return self.repeated(ids).await,
             Enqueued::Conflict => {
-                return Err(ServiceError::new(Code::IdempotencyConflict, "the idempotency key was used with another body")
-                    .hint(Some("use a new key for a new request".into())));
+                return Err(ServiceError::new(
+                    Code::IdempotencyConflict,
+                    "the idempotency key was used with another body",
+                )
+                .hint(Some("use a new key for a new request".into())));
             }
         }
         let requests = prepared.into_iter().map(|rollout| rollout.request).collect();
@@ -80,7 +88,12 @@ impl Service {
             Ok(handles) => handles.into_iter().for_each(|handle| self.keep(handle)),
             Err(error) => {
                 let ids: Vec<_> = queued.iter().map(|rollout| rollout.id).collect();
-                self.store().withdraw(&ids, idempotency.as_ref().map(|idempotency| idempotency.key.as_str())).await?;
+                self.store()
+                    .withdraw(
+                        &ids,
+                        idempotency.as_ref().map(|idempotency| idempotency.key.as_str()),
+                    )
+                    .await?;
                 return Err(error.into());
             }
         }
@@ -134,7 +147,10 @@ impl Service {
         let failed = |error: &dressage_store::StoreError| store_failure(error);
         let owners = store.queue_owners().await.map_err(|error| failed(&error))?;
         let data = self.0.workspace.backends.owner.data_dir().to_owned();
-        let dead: Vec<_> = owners.into_iter().filter(|owner| !is_alive(&data, *owner)).collect();
+        let dead: Vec<_> = owners
+            .into_iter()
+            .filter(|owner| !is_alive(&data, *owner))
+            .collect();
         let owner = self.0.workspace.backends.owner.id();
         let adopted = store.adopt(owner, &dead).await.map_err(|error| failed(&error))?;
         let count = adopted.len();
@@ -171,7 +187,9 @@ impl Service {
                 return Err(error);
             }
         };
-        let Some(mut rollout) = prepared.pop() else { return Ok(()) };
+        let Some(mut rollout) = prepared.pop() else {
+            return Ok(());
+        };
         rollout.request.id = queued.id;
         rollout.request.group = queued.group;
         rollout.request.sample = queued.sample;
@@ -185,14 +203,19 @@ impl Inner {
     /// Resolves what a spec names, and makes the rollouts of its group.
     async fn prepare(&self, spec: &RolloutSpec) -> Result<Vec<Prepared>, ServiceError> {
         let task = Arc::new(spec.task()?);
-        check_agent(&self.context, &task).map_err(|failure| ServiceError::from_failure(Code::AgentUnusable, &failure))?;
+        check_agent(&self.context, &task)
+            .map_err(|failure| ServiceError::from_failure(Code::AgentUnusable, &failure))?;
         let backend = self.backend(spec.backend.as_deref().unwrap_or(&self.config.backend))?;
         let upstream = self.endpoints.get(spec, &self.context).await?;
         let agent = &task.agent;
         let model = upstream.endpoint().model.clone().unwrap_or_default();
-        let kept = RolloutSpec { n: None, ..spec.clone() };
+        let kept = RolloutSpec {
+            n: None,
+            ..spec.clone()
+        };
         // Plain data: it has a JSON form, and the caller's key is not in it.
-        let kept = serde_json::to_vec(&kept).map_err(|error| ServiceError::from_error(Code::InvalidRequest, &error))?;
+        let kept = serde_json::to_vec(&kept)
+            .map_err(|error| ServiceError::from_error(Code::InvalidRequest, &error))?;
         let hold = Duration::from_secs_f64(spec.hold_timeout_s.unwrap_or(HOLD_TIMEOUT_S));
         let group = GroupId::new();
         let one = |sample| {

@@ -68,7 +68,11 @@ impl Detail {
 
 impl Turn {
     /// The turns of a rollout, in the order of recording, made one by one.
-    pub fn all(transcript: &Transcript, rollout: RolloutId, detail: Detail) -> impl Iterator<Item = Self> + '_ {
+    pub fn all(
+        transcript: &Transcript,
+        rollout: RolloutId,
+        detail: Detail,
+    ) -> impl Iterator<Item = Self> + '_ {
         let calls = transcript.trajectory().calls().enumerate();
         calls.filter_map(move |(position, call)| turn(transcript, rollout, position, &call, detail))
     }
@@ -92,22 +96,38 @@ fn turn(
     let meta = call.meta;
     let record = transcript.record(meta.index)?;
     let completion = record.completions.first();
-    let ids = completion.map(|completion| completion.token_ids.clone()).unwrap_or_default();
-    let logprobs = completion.map(|completion| completion.logprobs.clone()).unwrap_or_default();
+    let ids = completion
+        .map(|completion| completion.token_ids.clone())
+        .unwrap_or_default();
+    let logprobs = completion
+        .map(|completion| completion.logprobs.clone())
+        .unwrap_or_default();
     // A number that is none has no JSON form, and nothing is put in its place.
-    let logprobs = if logprobs.iter().all(|logprob| logprob.is_finite()) { logprobs } else { Vec::new() };
-    let prompt = (detail < Detail::NoPrompts).then(|| transcript.trajectory().prompt_token_ids(meta.index)).flatten();
+    let logprobs = if logprobs.iter().all(|logprob| logprob.is_finite()) {
+        logprobs
+    } else {
+        Vec::new()
+    };
+    let prompt = (detail < Detail::NoPrompts)
+        .then(|| transcript.trajectory().prompt_token_ids(meta.index))
+        .flatten();
     let loss_mask = prompt.as_ref().map(|prompt| {
         let mut mask = vec![0; prompt.len()];
         mask.resize(prompt.len() + ids.len(), u8::from(call.trainable));
         mask
     });
     let (request, response) = if detail < Detail::NoBodies {
-        let request = transcript.request(meta.index).and_then(|body| serde_json::from_slice(&body).ok());
-        let response = transcript.response(meta.index).and_then(|body| serde_json::from_slice(&body).ok());
+        let request = transcript
+            .request(meta.index)
+            .and_then(|body| serde_json::from_slice(&body).ok());
+        let response = transcript
+            .response(meta.index)
+            .and_then(|body| serde_json::from_slice(&body).ok());
         let shared = match detail {
             Detail::Full => 0,
-            _ => call.continues.map_or(0, |parent| transcript.shared_messages(parent, meta.index)),
+            _ => call
+                .continues
+                .map_or(0, |parent| transcript.shared_messages(parent, meta.index)),
         };
         (request.map(|request| without_first(request, shared)), response)
     } else {
@@ -127,13 +147,18 @@ fn turn(
     let omitted = detail.omitted();
     if let Some(table) = metadata.as_object_mut().filter(|_| !omitted.is_empty()) {
         table.insert("omitted".into(), json!(omitted));
-        table.insert("rest".into(), json!(format!("/api/v1/rollouts/{}/calls/{}", rollout, meta.index)));
+        table.insert(
+            "rest".into(),
+            json!(format!("/api/v1/rollouts/{}/calls/{}", rollout, meta.index)),
+        );
     }
     let failed = !matches!(meta.end, CallEnd::Complete | CallEnd::Budget);
     Some(Turn {
         turn: u32::try_from(position + 1).unwrap_or(u32::MAX),
         finish_reason: completion.and_then(|completion| completion.finish_reason.clone()),
-        completion_tokens: completion.map(|completion| completion.tokens.clone()).unwrap_or_default(),
+        completion_tokens: completion
+            .map(|completion| completion.tokens.clone())
+            .unwrap_or_default(),
         completion_token_ids: ids,
         per_token_logps: logprobs,
         latency_s: meta.duration_ms as f64 / 1000.0,
@@ -142,7 +167,11 @@ fn turn(
         upstream_error: failed.then(|| json!({"end": meta.end, "message": meta.error})),
         node_id: node(meta.index),
         parent_node_id: call.continues.map(node),
-        role: if meta.purpose == Purpose::Agent { "agent" } else { "auxiliary" },
+        role: if meta.purpose == Purpose::Agent {
+            "agent"
+        } else {
+            "auxiliary"
+        },
         flags: json!(call.flags),
         prompt_token_ids: prompt,
         loss_mask,
@@ -159,4 +188,3 @@ fn without_first(mut request: Value, count: usize) -> Value {
     }
     request
 }
-
