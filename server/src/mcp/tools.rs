@@ -20,10 +20,15 @@ pub fn all() -> Vec<Tool> {
         "type": "object", "additionalProperties": false, "required": ["id"],
         "properties": {"id": {"type": "string", "description": "id of a rollout"}},
     });
-    let mut get = id.clone();
-    get["properties"]["wait_s"] = json!({
-        "type": "number", "minimum": 0, "maximum": WAIT_MAX_S,
-        "description": "wait so long for the rollout to end before answering",
+    let get = json!({
+        "type": "object", "additionalProperties": false, "required": ["id"],
+        "properties": {
+            "id": {"type": "string", "description": "id of a rollout"},
+            "wait_s": {
+                "type": "number", "minimum": 0, "maximum": WAIT_MAX_S,
+                "description": "wait so long for the rollout to end before answering",
+            },
+        },
     });
     let rollout = json!({
         "type": "object", "required": ["id", "state"],

@@ -16,6 +16,9 @@ pub const NAME: &str = "run_rollout";
 
 const DESCRIPTION: &str = "Run one OpenCode rollout end-to-end.";
 
+/// Seconds that upstream gives each command of setup and verify.
+const COMMAND_TIMEOUT_S: f64 = 120.0;
+
 /// A tool could not be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolError {
@@ -347,17 +350,17 @@ impl Arguments {
         if texts.instruction.trim().is_empty() {
             return Err("instruction is required".into());
         }
-        let mut task = json!({
-            "instruction": texts.instruction,
-            "setup": self.setup,
-            "verify": self.verify,
-            "limits": {"agent_timeout_s": self.agent_timeout_s, "setup_timeout_s": 120.0, "verify_timeout_s": 120.0},
+        let mut limits = json!({
+            "agent_timeout_s": self.agent_timeout_s, "setup_timeout_s": COMMAND_TIMEOUT_S, "verify_timeout_s": COMMAND_TIMEOUT_S,
         });
-        if let Some(id) = some(&texts.task_id) {
-            task["id"] = json!(id);
+        if let Some(limits) = limits.as_object_mut().filter(|_| self.max_tokens_cap > 0) {
+            limits.insert("max_tokens_cap".into(), json!(self.max_tokens_cap));
         }
-        if self.max_tokens_cap > 0 {
-            task["limits"]["max_tokens_cap"] = json!(self.max_tokens_cap);
+        let mut task = json!({
+            "instruction": texts.instruction, "setup": self.setup, "verify": self.verify, "limits": limits,
+        });
+        if let (Some(task), Some(id)) = (task.as_object_mut(), some(&texts.task_id)) {
+            task.insert("id".into(), json!(id));
         }
         let is_demo = texts.endpoint == DEMO;
         Ok(RolloutSpec {

@@ -122,7 +122,7 @@ fn turn(
             .and_then(|body| serde_json::from_slice(&body).ok());
         let response = transcript
             .response(meta.index)
-            .and_then(|body| serde_json::from_slice(&body).ok());
+            .and_then(|body| serde_json::from_slice(body).ok());
         let shared = match detail {
             Detail::Full => 0,
             _ => call
