@@ -10,6 +10,9 @@ mod request;
 /// Queue and live state: one dispatcher that owns them.
 mod supervisor;
 
+/// Which of the waiting may start now.
+mod admission;
+
 /// What happens in a rollout, told to whoever listens.
 mod events;
 
@@ -18,6 +21,9 @@ mod run;
 
 /// The five stages, a file each.
 mod stages;
+
+/// A held rollout, as its caller sees it.
+mod hold;
 
 /// Calls on their way from the tap to the recorder.
 mod recording;
@@ -43,5 +49,10 @@ pub mod load;
 /// Ready-made tasks.
 pub mod presets;
 
+pub use admission::QueueLimits;
+pub use events::{EventReceiver, Observer};
+pub use hold::{FinishRequest, Held, HeldCommand, HoldError};
 pub use request::RolloutRequest;
-pub use supervisor::{LiveRollout, LiveState, RolloutHandle, SubmitError, Supervisor, SupervisorConfig};
+pub use supervisor::{
+    Live, LiveRollout, LiveState, RolloutHandle, SubmitError, Supervisor, SupervisorConfig,
+};

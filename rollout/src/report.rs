@@ -96,6 +96,11 @@ impl Report {
         }
     }
 
+    /// Takes what came of a step: its value, unless it stopped.
+    pub(crate) fn take<T>(&mut self, result: Result<T, Stop>) -> Option<T> {
+        result.map_err(|stop| self.stop(stop)).ok()
+    }
+
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
         self.warnings.push(warning.into());
     }

@@ -1,4 +1,4 @@
-//! One rollout on one page: boot, setup, agent, verify, collect.
+//! One rollout on one page: boot, setup, agent, verify, collect; between the last two, the hold, where one is asked for.
 //!
 //! A stage starts only when the one before it has ended. Whatever happens, the sandbox is taken down and the outcome
 //! is handed to the recorder; a failure on that way is a warning and never hides the error that led to it.
@@ -9,7 +9,7 @@ use crate::faults;
 use crate::recording::Recording;
 use crate::report::{Report, Stop, millis};
 use crate::request::RolloutRequest;
-use crate::stages::{agent, boot, collect, plan, setup, verify};
+use crate::stages::{agent, boot, collect, hold, plan, setup, verify};
 use dressage_sandbox::{Sandbox, SandboxError};
 use dressage_wire::event::{Event, Stage};
 use dressage_wire::fault::Ended;
@@ -85,10 +85,17 @@ async fn stages(scope: &Scope, plan: &plan::Plan, recording: &Recording, report:
         stage.end(report, worked);
     }
 
-    if verify_is_due(scope, report) {
+    if verdict_is_due(scope, report) && !scope.request.task.verify.is_empty() {
         let stage = scope.begin(Stage::Verify);
         let verified = verify::run(scope, sandbox, report).await;
         stage.end(report, verified);
+    }
+
+    if let Some(idle) = scope.request.hold
+        && verdict_is_due(scope, report)
+    {
+        let held = hold::run(scope, sandbox, idle, report).await;
+        report.take(held);
     }
 
     if !report.is_cancelled() {
@@ -98,12 +105,12 @@ async fn stages(scope: &Scope, plan: &plan::Plan, recording: &Recording, report:
     }
 }
 
-/// Whether there is something to verify: after an agent that ended by itself or was ended by a budget, or always.
-fn verify_is_due(scope: &Scope, report: &Report) -> bool {
+/// Whether there is something to judge: after an agent that ended by itself or was ended by a budget, or always.
+fn verdict_is_due(scope: &Scope, report: &Report) -> bool {
     let task = &scope.request.task;
     let worked = matches!(report.agent_ended, Some(Ended::Completed | Ended::Budget)) && !report.failed();
     let due = worked || task.verify_when == VerifyWhen::Always;
-    due && !task.verify.is_empty() && !report.is_cancelled()
+    due && !report.is_cancelled()
 }
 
 /// Ends the sandbox, if there is one.
@@ -235,7 +242,7 @@ impl Begun<'_> {
             stage: self.stage,
             duration_ms,
         });
-        result.map_err(|stop| report.stop(stop)).ok()
+        report.take(result)
     }
 }
 

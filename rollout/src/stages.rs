@@ -1,4 +1,4 @@
-//! The five stages, and the plan that is made before them.
+//! The five stages, the plan that is made before them, and the hold.
 
 /// What is decided before anything is made.
 pub(crate) mod plan;
@@ -17,6 +17,9 @@ pub(crate) mod agent;
 
 /// The task's verify commands run.
 pub(crate) mod verify;
+
+/// Between verify and collect: the sandbox is kept for the caller, where that was asked for.
+pub(crate) mod hold;
 
 /// Files and logs are fetched.
 pub(crate) mod collect;

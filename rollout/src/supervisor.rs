@@ -1,21 +1,25 @@
 //! Queue and live state.
 //!
-//! One dispatcher task owns the state and is its only writer; everybody else sends it messages. Rollouts wait in the
-//! order in which they were submitted. What is live can be watched; it is a copy, published after each change.
+//! One dispatcher task owns the state and is its only writer; everybody else sends it messages. Who of the waiting may
+//! start is decided in `admission.rs`. What is live can be watched; it is a copy, published after each change.
 
+/// The one that owns the state.
+mod dispatcher;
+
+use self::dispatcher::Dispatcher;
+use crate::admission::QueueLimits;
 use crate::agents::Agents;
-use crate::events::Events;
+use crate::events::{EventFeed, EventReceiver, Observer};
+use crate::hold::{Held, HoldError};
 use crate::request::RolloutRequest;
-use crate::run::{self, Scope};
-use dressage_wire::event::{RolloutEvent, Stage};
-use dressage_wire::ids::{OwnerId, RolloutId};
+use dressage_wire::event::Stage;
+use dressage_wire::ids::{GroupId, OwnerId, RolloutId};
 use dressage_wire::rollout::{Recorder, RolloutOutcome};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// What a supervisor works with.
@@ -33,29 +37,34 @@ pub struct SupervisorConfig {
     pub tap_binary: PathBuf,
     /// Carried by every sandbox, beside the rollout's id.
     pub labels: BTreeMap<String, String>,
-    /// Rollouts at once, at least 1.
-    pub concurrency: usize,
+    /// How many run at once, and how many wait.
+    pub limits: QueueLimits,
+    /// Sees every event.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// Takes rollouts, runs so many at once, and ends them when asked.
 #[derive(Clone)]
 pub struct Supervisor {
     messages: mpsc::UnboundedSender<Message>,
-    live: watch::Receiver<Arc<Vec<LiveRollout>>>,
+    live: watch::Receiver<Live>,
     hurry: CancellationToken,
 }
+
+/// What waits and runs: first what runs, oldest first, then what waits, in the order in which it may start.
+pub type Live = Arc<Vec<Arc<LiveRollout>>>;
 
 /// A rollout that was submitted.
 pub struct RolloutHandle {
     /// Its id.
     pub id: RolloutId,
     /// Its events from the first on. Whoever falls more than 1024 behind misses the oldest, and is told how many.
-    pub events: broadcast::Receiver<Arc<RolloutEvent>>,
+    pub events: EventReceiver,
     outcome: oneshot::Receiver<RolloutOutcome>,
 }
 
 impl RolloutHandle {
-    /// Waits for the end. `None` only if the supervisor's runtime is gone.
+    /// Waits for the end. `None` only if it was forgotten while it waited, or the supervisor's runtime is gone.
     pub async fn outcome(self) -> Option<RolloutOutcome> {
         self.outcome.await.ok()
     }
@@ -70,10 +79,20 @@ pub struct LiveRollout {
     pub task: Option<String>,
     /// Which of the n rollouts of the task it is.
     pub sample: u32,
+    /// The rollouts that it belongs to.
+    pub group: Option<GroupId>,
+    /// Higher starts first.
+    pub priority: i32,
+    /// Name of its backend.
+    pub backend: &'static str,
+    /// Name of its endpoint.
+    pub endpoint: Arc<str>,
     /// Where it is.
     pub state: LiveState,
     /// Since when it is there.
     pub since: Instant,
+    /// The deadline of its hold, while it is held.
+    pub held_until: Option<SystemTime>,
 }
 
 /// Where a live rollout is.
@@ -85,6 +104,8 @@ pub enum LiveState {
     Running,
     /// It is in a stage.
     In(Stage),
+    /// Its sandbox is kept for the caller.
+    Held,
     /// It was asked to stop.
     Cancelling,
 }
@@ -98,22 +119,35 @@ pub enum SubmitError {
     /// One of that id is there already.
     #[error("rollout {0} is there already")]
     Duplicate(RolloutId),
+    /// Too many wait.
+    #[error("{waiting} rollouts wait already, of {limit} that may")]
+    Full {
+        /// How many wait.
+        waiting: usize,
+        /// How many may.
+        limit: usize,
+    },
 }
 
-/// What the dispatcher is told. There are a handful for each rollout, which is what bounds the channel.
+/// What the dispatcher is told. There are a handful for each rollout, and one for each call to a held one, which is what
+/// bounds the channel.
 pub(crate) enum Message {
-    Submit(Box<Submission>),
+    Submit(Vec<Submission>, oneshot::Sender<Result<(), SubmitError>>),
     Stage(RolloutId, Option<Stage>),
+    OpenHold(RolloutId, Held),
+    Held(RolloutId, SystemTime),
+    Released(RolloutId),
+    FindHold(RolloutId, oneshot::Sender<Result<Held, HoldError>>),
     Cancel(RolloutId),
     CancelAll,
+    ForgetWaiting(oneshot::Sender<Vec<RolloutId>>),
     Close,
 }
 
 pub(crate) struct Submission {
     request: RolloutRequest,
-    events: broadcast::Sender<Arc<RolloutEvent>>,
+    events: EventFeed,
     outcome: oneshot::Sender<RolloutOutcome>,
-    accepted: oneshot::Sender<Result<(), SubmitError>>,
 }
 
 impl Supervisor {
@@ -123,19 +157,7 @@ impl Supervisor {
         let (messages, inbox) = mpsc::unbounded_channel();
         let (publish, live) = watch::channel(Arc::default());
         let hurry = CancellationToken::new();
-        let dispatcher = Dispatcher {
-            config,
-            inbox,
-            back: messages.downgrade(),
-            publish,
-            hurry: hurry.clone(),
-            entries: BTreeMap::new(),
-            queue: VecDeque::new(),
-            accepted: Vec::new(),
-            running: 0,
-            open: true,
-            tasks: JoinSet::new(),
-        };
+        let dispatcher = Dispatcher::new(config, inbox, messages.downgrade(), publish, hurry.clone());
         tokio::spawn(dispatcher.run());
         Self {
             messages,
@@ -145,26 +167,54 @@ impl Supervisor {
     }
 
     /// Takes a rollout; it runs when there is a place for it.
+    ///
+    /// # Errors
+    /// It was not taken.
     pub async fn submit(&self, request: RolloutRequest) -> Result<RolloutHandle, SubmitError> {
-        let id = request.id;
-        let (events, receiver) = broadcast::channel(crate::events::CAPACITY);
-        let (outcome, outcome_receiver) = oneshot::channel();
-        let (accepted, answer) = oneshot::channel();
-        let submission = Submission {
-            request,
-            events,
-            outcome,
-            accepted,
-        };
-        self.messages
-            .send(Message::Submit(Box::new(submission)))
-            .map_err(|_| SubmitError::Closed)?;
-        answer.await.unwrap_or(Err(SubmitError::Closed))?;
-        Ok(RolloutHandle {
-            id,
-            events: receiver,
-            outcome: outcome_receiver,
-        })
+        let mut handles = self.submit_all(vec![request]).await?;
+        handles.pop().ok_or(SubmitError::Closed)
+    }
+
+    /// Takes all of them or none. Those of one group and priority start together, where the limits could ever hold them.
+    ///
+    /// # Errors
+    /// None was taken.
+    pub async fn submit_all(&self, requests: Vec<RolloutRequest>) -> Result<Vec<RolloutHandle>, SubmitError> {
+        let mut submissions = Vec::with_capacity(requests.len());
+        let mut handles = Vec::with_capacity(requests.len());
+        for request in requests {
+            let (events, receiver) = crate::events::feed();
+            let (outcome, outcome_receiver) = oneshot::channel();
+            handles.push(RolloutHandle {
+                id: request.id,
+                events: receiver,
+                outcome: outcome_receiver,
+            });
+            submissions.push(Submission {
+                request,
+                events,
+                outcome,
+            });
+        }
+        let taken = self.ask(|answer| Message::Submit(submissions, answer)).await;
+        taken.unwrap_or(Err(SubmitError::Closed))?;
+        Ok(handles)
+    }
+
+    /// The way to the sandbox of a rollout that is held.
+    ///
+    /// # Errors
+    /// It is not held.
+    pub async fn held(&self, id: RolloutId) -> Result<Held, HoldError> {
+        let found = self.ask(|answer| Message::FindHold(id, answer)).await;
+        found.unwrap_or(Err(HoldError::Unknown(id)))
+    }
+
+    /// Asks the dispatcher. `None` if it is gone.
+    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        self.messages.send(message(answer)).ok()?;
+        answered.await.ok()
     }
 
     /// Asks a rollout to stop. It ends as cancelled, with everything cleaned up; one that is over stays as it is.
@@ -177,6 +227,12 @@ impl Supervisor {
         _ = self.messages.send(Message::CancelAll);
     }
 
+    /// Drops those that wait, as if they had never been submitted: no row, no outcome, no event. For a process that ends
+    /// and leaves them to the next one. Says which they were.
+    pub async fn forget_waiting(&self) -> Vec<RolloutId> {
+        self.ask(Message::ForgetWaiting).await.unwrap_or_default()
+    }
+
     /// Takes no more rollouts. Those that wait still run.
     pub fn stop_admitting(&self) {
         _ = self.messages.send(Message::Close);
@@ -187,9 +243,9 @@ impl Supervisor {
         self.hurry.cancel();
     }
 
-    /// What waits and runs, oldest first; watch it for changes.
+    /// What waits and runs; watch it for changes.
     #[must_use]
-    pub fn live(&self) -> watch::Receiver<Arc<Vec<LiveRollout>>> {
+    pub fn live(&self) -> watch::Receiver<Live> {
         self.live.clone()
     }
 
@@ -200,197 +256,12 @@ impl Supervisor {
         _ = live.wait_for(|rollouts| rollouts.is_empty()).await;
     }
 
-    /// Stops admitting, lets what lives end within `grace`, then cancels it and waits for that.
+    /// Stops admitting, lets what lives end within `grace`, held rollouts too, then cancels it and waits for that.
     pub async fn shutdown(&self, grace: Duration) {
         self.stop_admitting();
         if tokio::time::timeout(grace, self.drained()).await.is_err() {
             self.cancel_all();
             self.drained().await;
-        }
-    }
-}
-
-struct Dispatcher {
-    config: SupervisorConfig,
-    inbox: mpsc::UnboundedReceiver<Message>,
-    back: mpsc::WeakUnboundedSender<Message>,
-    publish: watch::Sender<Arc<Vec<LiveRollout>>>,
-    hurry: CancellationToken,
-    entries: BTreeMap<RolloutId, Entry>,
-    queue: VecDeque<RolloutId>,
-    /// Told that they were taken once that can be seen in what is published.
-    accepted: Vec<oneshot::Sender<Result<(), SubmitError>>>,
-    running: usize,
-    open: bool,
-    tasks: JoinSet<RolloutId>,
-}
-
-struct Entry {
-    live: LiveRollout,
-    cancel: CancellationToken,
-    /// Taken when it starts to run.
-    waiting: Option<Waiting>,
-}
-
-struct Waiting {
-    request: RolloutRequest,
-    events: broadcast::Sender<Arc<RolloutEvent>>,
-    outcome: oneshot::Sender<RolloutOutcome>,
-}
-
-impl Dispatcher {
-    async fn run(mut self) {
-        loop {
-            tokio::select! {
-                biased;
-                Some(ended) = self.tasks.join_next() => {
-                    // The task wraps whatever a rollout does, panics included, and cannot fail itself.
-                    if let Ok(id) = ended {
-                        self.entries.remove(&id);
-                        self.running = self.running.saturating_sub(1);
-                    }
-                }
-                message = self.inbox.recv() => match message {
-                    Some(message) => self.take(message),
-                    None if self.entries.is_empty() => return,
-                    // Nobody is left who could cancel: what lives runs to its end.
-                    None => if let Some(Ok(id)) = self.tasks.join_next().await {
-                        self.entries.remove(&id);
-                        self.running = self.running.saturating_sub(1);
-                    },
-                },
-            }
-            self.admit();
-            self.publish();
-        }
-    }
-
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::Submit(submission) => self.submit(*submission),
-            Message::Stage(id, stage) => {
-                if let Some(entry) = self.entries.get_mut(&id)
-                    && entry.live.state != LiveState::Cancelling
-                {
-                    entry.enter(stage.map_or(LiveState::Running, LiveState::In));
-                }
-            }
-            Message::Cancel(id) => {
-                if let Some(entry) = self.entries.get_mut(&id) {
-                    entry.stop();
-                }
-            }
-            Message::CancelAll => self.entries.values_mut().for_each(Entry::stop),
-            Message::Close => self.open = false,
-        }
-    }
-
-    fn submit(&mut self, submission: Submission) {
-        let Submission {
-            request,
-            events,
-            outcome,
-            accepted,
-        } = submission;
-        let id = request.id;
-        let answer = match self.entries.contains_key(&id) {
-            _ if !self.open => Err(SubmitError::Closed),
-            true => Err(SubmitError::Duplicate(id)),
-            false => Ok(()),
-        };
-        if answer.is_err() {
-            // Whoever asked may have left.
-            _ = accepted.send(answer);
-            return;
-        }
-        // Where the caller has gone in the meantime, nobody wants the rollout.
-        if accepted.is_closed() {
-            return;
-        }
-        self.accepted.push(accepted);
-        let live = LiveRollout {
-            id,
-            task: request.task.id.clone(),
-            sample: request.sample,
-            state: LiveState::Queued,
-            since: Instant::now(),
-        };
-        let cancel = CancellationToken::new();
-        self.queue.push_back(id);
-        let waiting = Some(Waiting {
-            request,
-            events,
-            outcome,
-        });
-        self.entries.insert(
-            id,
-            Entry {
-                live,
-                cancel,
-                waiting,
-            },
-        );
-    }
-
-    /// Starts what there is a place for. A cancelled rollout needs none: it only writes its row and ends.
-    fn admit(&mut self) {
-        let mut still_waiting = VecDeque::new();
-        while let Some(id) = self.queue.pop_front() {
-            let Some(entry) = self.entries.get_mut(&id) else {
-                continue;
-            };
-            if self.running >= self.config.concurrency.max(1) && !entry.cancel.is_cancelled() {
-                still_waiting.push_back(id);
-                continue;
-            }
-            let Some(waiting) = entry.waiting.take() else {
-                continue;
-            };
-            if !entry.cancel.is_cancelled() {
-                entry.enter(LiveState::Running);
-            }
-            self.running += 1;
-            let scope = Scope {
-                owner: self.config.owner,
-                recorder: self.config.recorder.clone(),
-                agents: self.config.agents.clone(),
-                cache_dir: self.config.cache_dir.clone(),
-                tap_binary: self.config.tap_binary.clone(),
-                labels: self.config.labels.clone(),
-                events: Events::new(id, waiting.events, self.back.clone()),
-                cancel: entry.cancel.clone(),
-                hurry: self.hurry.clone(),
-                sandbox: OnceLock::new(),
-                request: waiting.request,
-            };
-            self.tasks.spawn(async move {
-                // Whoever waits for the outcome may have left; the row is written all the same.
-                _ = waiting.outcome.send(run::guarded(scope).await);
-                id
-            });
-        }
-        self.queue = still_waiting;
-    }
-
-    fn publish(&mut self) {
-        let live = self.entries.values().map(|entry| entry.live.clone()).collect();
-        self.publish.send_replace(Arc::new(live));
-        for accepted in self.accepted.drain(..) {
-            _ = accepted.send(Ok(()));
-        }
-    }
-}
-
-impl Entry {
-    fn enter(&mut self, state: LiveState) {
-        self.live.state = state;
-        self.live.since = Instant::now();
-    }
-
-    fn stop(&mut self) {
-        if !self.cancel.is_cancelled() {
-            self.cancel.cancel();
-            self.enter(LiveState::Cancelling);
         }
     }
 }

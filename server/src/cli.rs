@@ -83,6 +83,10 @@ pub enum Command {
     Demo(commands::demo::Arguments),
     /// Run rollouts of an instruction, of task files, or of a directory of them.
     Run(Box<commands::run::Arguments>),
+    /// Serve OpenEnv clients, REST and MCP.
+    Serve(Box<commands::serve::Arguments>),
+    /// Speak MCP on standard input and output.
+    Mcp(commands::mcp::Arguments),
     /// List rollouts.
     List(commands::list::Arguments),
     /// Show a rollout: stages, commands, calls, reward, files.

@@ -6,6 +6,12 @@ pub mod demo;
 /// `dressage run`.
 pub mod run;
 
+/// `dressage serve`.
+pub mod serve;
+
+/// `dressage mcp`.
+pub mod mcp;
+
 /// `dressage list`.
 pub mod list;
 

@@ -86,6 +86,8 @@ pub struct Choice<'a> {
     pub model: Option<&'a str>,
     /// `--api-key-env`.
     pub key_variable: Option<&'a str>,
+    /// A key of the caller's own, over any that is configured.
+    pub key: Option<&'a SecretString>,
 }
 
 /// What came of a choice.
@@ -281,6 +283,7 @@ pub fn resolve(
                 .as_ref()
                 .is_some_and(|own| origin(&own.url) == origin(&base_url));
             let key = match choice.key_variable {
+                _ if choice.key.is_some() => choice.key.cloned(),
                 Some(variable) => Some(named_key(name, variable, environment)?.0),
                 None if same_origin => own_key(name, shorthand, configured, environment)?.map(|(key, _)| key),
                 None => None,
@@ -289,6 +292,7 @@ pub fn resolve(
         }
         (None, Some(own_url)) => {
             let found = match choice.key_variable {
+                _ if choice.key.is_some() => choice.key.cloned().map(|key| (key, KeySource::Elsewhere)),
                 Some(variable) => Some(named_key(name, variable, environment)?),
                 None => own_key(name, shorthand, configured, environment)?,
             };
@@ -335,6 +339,20 @@ pub fn resolve(
             .unwrap_or(shorthand.is_some_and(|shorthand| shorthand.disable_thinking)),
         ..Endpoint::at(name, base_url)
     })))
+}
+
+/// Whether a URL has the origin of an endpoint that has a name and a URL of its own.
+#[must_use]
+pub fn is_listed(url: &str, config: &Config, environment: &Environment) -> bool {
+    let wanted = origin(url.trim());
+    let unset = EndpointConfig::default();
+    wanted.is_some()
+        && known_names(config).iter().any(|name| {
+            let shorthand = SHORTHANDS.iter().find(|shorthand| shorthand.name == name);
+            let configured = config.endpoints.get(name).unwrap_or(&unset);
+            let own = own_url(shorthand, configured, environment).ok().flatten();
+            own.is_some_and(|own| origin(&own.url) == wanted)
+        })
 }
 
 fn demo(choice: Choice<'_>) -> Result<Chosen, EndpointError> {

@@ -41,6 +41,10 @@ pub mod names {
     pub const CACHE_DIR: &str = "DRESSAGE_CACHE_DIR";
     pub const CONFIG: &str = "DRESSAGE_CONFIG";
     pub const LOG: &str = "DRESSAGE_LOG";
+    pub const API_KEYS: &str = "DRESSAGE_API_KEYS";
+    pub const MAX_CONCURRENT_ENVS: &str = "MAX_CONCURRENT_ENVS";
+    pub const OPENENV_MODE: &str = "OPENENV_MODE";
+    pub const ENABLE_WEB_INTERFACE: &str = "ENABLE_WEB_INTERFACE";
     pub const VLLM_URL: &str = "VLLM_URL";
     pub const VLLM_API_KEY: &str = "VLLM_API_KEY";
     pub const VLLM_MODEL: &str = "VLLM_MODEL";
@@ -82,6 +86,26 @@ pub const VARIABLES: &[Variable] = &[
         names::LOG,
         DotEnv::Honoured,
         "what is logged, as a tracing filter such as `dressage_tap=debug`; over `--verbose` and `--quiet`",
+    ),
+    variable(
+        names::API_KEYS,
+        DotEnv::Ignored,
+        "keys that `dressage serve` asks for, separated by commas, besides those of `--api-keys`",
+    ),
+    variable(
+        names::MAX_CONCURRENT_ENVS,
+        DotEnv::Honoured,
+        "OpenEnv sessions that `dressage serve` has at once, as `--max-sessions`; default 4",
+    ),
+    variable(
+        names::OPENENV_MODE,
+        DotEnv::Honoured,
+        "`production` takes `/reset`, `/step` and `/state` away, as in OpenEnv; default `simulation`",
+    ),
+    variable(
+        names::ENABLE_WEB_INTERFACE,
+        DotEnv::Honoured,
+        "whether `dressage serve` shows pages at `/` and `/web`, as in OpenEnv; default `true`",
     ),
     variable(
         names::VLLM_URL,

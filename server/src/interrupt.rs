@@ -17,11 +17,7 @@ const REMINDER: Duration = Duration::from_secs(5);
 /// # Errors
 /// Where the system refuses the handlers.
 pub fn listen(supervisor: &Supervisor, terminal: &Terminal) -> io::Result<CancellationToken> {
-    let mut signals = Signals {
-        interrupt: signal(SignalKind::interrupt())?,
-        terminate: signal(SignalKind::terminate())?,
-        hangup: signal(SignalKind::hangup())?,
-    };
+    let mut signals = Signals::new()?;
     let (supervisor, terminal) = (supervisor.clone(), terminal.clone());
     let interrupted = CancellationToken::new();
     let cancelled = interrupted.clone();
@@ -44,6 +40,45 @@ pub fn listen(supervisor: &Supervisor, terminal: &Terminal) -> io::Result<Cancel
     Ok(interrupted)
 }
 
+/// Listens for the same signals for a server. Cancelled at the first of them: what waits and runs may then end within
+/// `grace`; the second cancels it, the third hurries, the fourth ends the process at once.
+///
+/// # Errors
+/// Where the system refuses the handlers.
+pub fn listen_serving(
+    supervisor: &Supervisor,
+    grace: Duration,
+    terminal: &Terminal,
+) -> io::Result<CancellationToken> {
+    let mut signals = Signals::new()?;
+    let (supervisor, terminal) = (supervisor.clone(), terminal.clone());
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        signals.next().await;
+        supervisor.stop_admitting();
+        stopped.cancel();
+        let live = supervisor.live().borrow().len();
+        if live > 0 {
+            terminal.note(format!(
+                "stopping: {} left, with {} s to end; again to cancel",
+                rollouts_are(live),
+                grace.as_secs()
+            ));
+        }
+        signals.next_reminding(&supervisor, &terminal).await;
+        supervisor.cancel_all();
+        terminal.note("stopping: what was left is cancelled and cleaned up; again to hurry");
+        signals.next_reminding(&supervisor, &terminal).await;
+        supervisor.hurry();
+        terminal
+            .note("hurrying: what is left of sandboxes is removed at the next start; again to end at once");
+        signals.next_reminding(&supervisor, &terminal).await;
+        std::process::exit(Exit::Interrupted.code().into());
+    });
+    Ok(stop)
+}
+
 fn rollouts_are(count: usize) -> String {
     if count == 1 {
         "1 rollout is".into()
@@ -59,6 +94,14 @@ struct Signals {
 }
 
 impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
     async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -51,6 +51,21 @@ mod render;
 /// Rollouts as folders.
 mod output;
 
+/// What a server does.
+mod service;
+
+/// The HTTP server.
+mod http;
+
+/// REST under `/api/v1`.
+mod rest;
+
+/// What OpenEnv clients speak.
+mod openenv;
+
+/// MCP.
+mod mcp;
+
 use clap::Parser;
 use cli::{Cli, Color, Command};
 use error::Failure;
@@ -111,6 +126,8 @@ fn run(cli: Cli, terminal: &Terminal) -> Result<Exit, Failure> {
         match &cli.command {
             Command::Demo(arguments) => commands::demo::run(arguments, &context).await,
             Command::Run(arguments) => commands::run::run(arguments, &context).await,
+            Command::Serve(arguments) => commands::serve::run(arguments, &context).await,
+            Command::Mcp(arguments) => commands::mcp::run(arguments, &context).await,
             Command::List(arguments) => commands::list::run(arguments, &context).await,
             Command::Show(arguments) => commands::show::run(arguments, &context).await,
             Command::Doctor(arguments) => commands::doctor::run(arguments, &context).await,

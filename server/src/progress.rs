@@ -177,7 +177,10 @@ impl<'a> Teller<'a> {
                     render::ended(*ended)
                 ));
             }
+            Event::Held { .. } => self.spinner.set_message(format!("{} held", self.label)),
             Event::Finished { .. }
+            | Event::Queued { .. }
+            | Event::Released { .. }
             | Event::CommandStarted { .. }
             | Event::CommandOutput { .. }
             | Event::CallStarted { .. } => {}

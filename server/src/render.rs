@@ -4,7 +4,7 @@ use crate::terminal::{BAD, Escapes, FAINT, GOOD, NOTE, STRONG, duration, one_lin
 use dressage_wire::call::{CallEnd, CallSummary, CaptureLevel, Flag, Purpose};
 use dressage_wire::event::Stage;
 use dressage_wire::fault::{Ended, Fault, FaultOwner};
-use dressage_wire::reward::{CommandResult, Reward, Separation};
+use dressage_wire::reward::{CommandResult, Reward, RewardSource, Separation};
 use dressage_wire::rollout::{RolloutOutcome, Totals};
 use serde::Serialize;
 
@@ -226,15 +226,20 @@ pub fn evidence(verdict: &Reward, escapes: Escapes) -> Vec<String> {
             lines.extend(output(result, escapes));
         }
     }
-    let origin = if verdict.overridden {
-        "written by a verify command".to_owned()
-    } else {
-        let passed = verdict
-            .commands
-            .iter()
-            .filter(|result| result.exit_code == 0)
-            .count();
-        format!("{passed} of {} passed", verdict.commands.len())
+    let origin = match verdict.source {
+        RewardSource::Caller => "given by the caller".to_owned(),
+        // Rows of before there was a source have the other field only.
+        RewardSource::Override | RewardSource::Verify if verdict.overridden => {
+            "written by a verify command".to_owned()
+        }
+        RewardSource::Override | RewardSource::Verify => {
+            let passed = verdict
+                .commands
+                .iter()
+                .filter(|result| result.exit_code == 0)
+                .count();
+            format!("{passed} of {} passed", verdict.commands.len())
+        }
     };
     let separation = match verdict.separation {
         Separation::Fresh => "in a second sandbox",

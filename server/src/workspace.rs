@@ -10,7 +10,7 @@ use crate::exit::Exit;
 use crate::paths::{self, Paths, User};
 use crate::terminal::Terminal;
 use dressage_rollout::agents::Agents;
-use dressage_rollout::{Supervisor, SupervisorConfig};
+use dressage_rollout::{Observer, QueueLimits, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::{Owner, Reaper, is_alive};
 use dressage_sandbox::{Backend, BackendConfig};
 use dressage_store::Store;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What every command works with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Context {
     /// Where output goes.
     pub terminal: Terminal,
@@ -210,9 +210,20 @@ impl Workspace {
             .map_err(|error| Failure::from_error(Exit::MachineLacks, &error).maybe_hint(error.hint()))
     }
 
-    /// Starts the engine.
+    /// Starts the engine for a command.
     #[must_use]
     pub fn supervisor(&self, context: &Context, concurrency: usize) -> Supervisor {
+        self.engine(context, QueueLimits::of(concurrency), None)
+    }
+
+    /// Starts the engine for a server.
+    #[must_use]
+    pub fn engine(
+        &self,
+        context: &Context,
+        limits: QueueLimits,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Supervisor {
         Supervisor::start(SupervisorConfig {
             owner: self.backends.owner.id(),
             recorder: self.store.clone(),
@@ -223,7 +234,8 @@ impl Workspace {
                 "dressage.installation".to_owned(),
                 self.backends.owner.installation().to_string(),
             )]),
-            concurrency,
+            limits,
+            observer,
         })
     }
 }

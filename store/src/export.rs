@@ -2,8 +2,8 @@
 //! is `null`). Schema version 1:
 //!
 //! - `schema` is `dressage.trajectory`, `schema_version` 1.
-//! - `state` is `running`, `finished` or `interrupted`; `rollout` is the rollout as it started, `outcome` what came of it
-//!   (`null` unless finished).
+//! - `state` is `queued`, `running`, `finished` or `interrupted`; `rollout` is the rollout as it started (`null` while it is
+//!   queued), `outcome` what came of it (`null` unless finished).
 //! - `contents` is a list of what was said, each thing once; elsewhere it is referred to by its position in this list. What
 //!   is no JSON text is a string here.
 //! - `calls`, in the order of recording, each with `meta`; `flags` (all, also late ones); `trainable`; `continues`, the
@@ -74,7 +74,7 @@ fn write(
         schema: "dressage.trajectory",
         schema_version: TRAJECTORY_SCHEMA_VERSION,
         state: stored.row.state,
-        rollout: &stored.start,
+        rollout: stored.start.as_ref(),
         outcome: stored.outcome.as_ref(),
         contents: ordered.values().map(|bytes| said(bytes)).collect(),
         calls: records
@@ -95,7 +95,7 @@ struct File<'a> {
     schema: &'static str,
     schema_version: u32,
     state: RolloutState,
-    rollout: &'a RolloutStart,
+    rollout: Option<&'a RolloutStart>,
     outcome: Option<&'a RolloutOutcome>,
     contents: Vec<Said>,
     calls: Vec<FileCall<'a>>,

@@ -23,11 +23,23 @@ mod rows;
 /// Keeping what happens.
 mod write;
 
+/// Rollouts that wait, and those that may begin again.
+mod queue;
+
+/// The events of rollouts that are over.
+mod events;
+
 /// Outcomes that the database would not take.
 mod unsaved;
 
-/// Finding rollouts and giving back what was kept of them.
+/// Finding rollouts.
+mod list;
+
+/// Giving back what was kept of them.
 mod read;
+
+/// Everything that was said in a rollout.
+mod transcript;
 
 /// The native trajectory file.
 mod export;
@@ -35,5 +47,8 @@ mod export;
 pub use error::{Problem, StoreError};
 pub use export::TRAJECTORY_SCHEMA_VERSION;
 pub use open::Store;
+pub use queue::{Adopted, Enqueued, Idempotency, QueuedRollout};
 pub use read::StoredRollout;
-pub use rows::{ListFilter, RolloutRow, RolloutState};
+pub use rows::{ListFilter, RolloutCounts, RolloutRow, RolloutState};
+pub use transcript::Transcript;
+pub use write::title;

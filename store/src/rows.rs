@@ -1,6 +1,6 @@
 use dressage_wire::call::CaptureLevel;
 use dressage_wire::fault::{Ended, FaultOwner};
-use dressage_wire::ids::{OwnerId, RolloutId};
+use dressage_wire::ids::{GroupId, OwnerId, RolloutId};
 use dressage_wire::rollout::Totals;
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use std::str::FromStr;
 pub struct RolloutRow {
     /// Its id.
     pub id: RolloutId,
-    /// The process that runs or ran it.
+    /// The process that runs or ran it, or in whose queue it waits.
     pub owner: OwnerId,
     /// How far it is.
     pub state: RolloutState,
@@ -22,11 +22,13 @@ pub struct RolloutRow {
     pub task_id: Option<String>,
     /// The first line of the instruction, cut to 120 characters.
     pub title: String,
-    /// Which of the n rollouts of the task it is, from 0.
+    /// The n rollouts that were asked for together.
+    pub group: Option<GroupId>,
+    /// Which of them it is, from 0.
     pub sample: u32,
     /// Name of the agent.
     pub agent: String,
-    /// Version of the agent.
+    /// Version of the agent; empty while it waits.
     pub agent_version: String,
     /// Name of the sandbox backend.
     pub backend: String,
@@ -34,8 +36,12 @@ pub struct RolloutRow {
     pub endpoint: String,
     /// The model asked for.
     pub model: String,
-    /// Milliseconds since the Unix epoch.
-    pub started_unix_ms: u64,
+    /// Higher ones start first.
+    pub priority: i32,
+    /// When it was asked for, milliseconds since the Unix epoch.
+    pub created_unix_ms: u64,
+    /// Milliseconds since the Unix epoch; `None` while it waits.
+    pub started_unix_ms: Option<u64>,
     /// Milliseconds since the Unix epoch; for an interrupted one, when that was noticed.
     pub finished_unix_ms: Option<u64>,
     /// Wall time of a finished one.
@@ -53,9 +59,11 @@ pub struct RolloutRow {
 }
 
 /// How far a rollout is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RolloutState {
+    /// It waits.
+    Queued,
     /// Its owner works on it.
     Running,
     /// It is over, and its outcome is there.
@@ -65,10 +73,14 @@ pub enum RolloutState {
 }
 
 impl RolloutState {
+    /// All four, in order.
+    pub const ALL: [Self; 4] = [Self::Queued, Self::Running, Self::Finished, Self::Interrupted];
+
     /// The word used everywhere.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Queued => "queued",
             Self::Running => "running",
             Self::Finished => "finished",
             Self::Interrupted => "interrupted",
@@ -76,17 +88,54 @@ impl RolloutState {
     }
 }
 
+/// How many rollouts there are, by how far they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutCounts {
+    /// They wait.
+    pub queued: u64,
+    /// Their owners work on them.
+    pub running: u64,
+    /// They are over, and their outcomes are there.
+    pub finished: u64,
+    /// Their owners died over them.
+    pub interrupted: u64,
+}
+
+impl RolloutCounts {
+    /// Reads a row of a state and a count.
+    pub(crate) fn read(&mut self, row: &SqliteRow) -> Result<(), sqlx::Error> {
+        let mut cells = Cells::of(row);
+        let state = cells.word()?.ok_or(sqlx::Error::RowNotFound)?;
+        let count = cells.count()?;
+        *match state {
+            RolloutState::Queued => &mut self.queued,
+            RolloutState::Running => &mut self.running,
+            RolloutState::Finished => &mut self.finished,
+            RolloutState::Interrupted => &mut self.interrupted,
+        } = count;
+        Ok(())
+    }
+}
+
 /// Which rollouts to list; what is unset does not filter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ListFilter {
-    /// How far they are.
-    pub state: Option<RolloutState>,
+    /// How far they are: in one of these states; empty for all.
+    pub states: Vec<RolloutState>,
     /// The caller's name for their task.
     pub task_id: Option<String>,
     /// Name of the agent.
     pub agent: Option<String>,
     /// Name of the endpoint.
     pub endpoint: Option<String>,
+    /// Name of the sandbox backend.
+    pub backend: Option<String>,
+    /// The model asked for.
+    pub model: Option<String>,
+    /// Asked for together.
+    pub group: Option<GroupId>,
+    /// A part of the title or of the caller's name for the task. Capitals of ASCII are as good as small letters.
+    pub search: Option<String>,
     /// How they ended.
     pub ended: Option<Ended>,
     /// Whose fault they failed by.
@@ -95,35 +144,43 @@ pub struct ListFilter {
     pub reward_at_least: Option<f64>,
     /// Reward at most this.
     pub reward_at_most: Option<f64>,
-    /// Started at or after this, milliseconds since the Unix epoch.
+    /// Asked for at or after this, milliseconds since the Unix epoch.
     pub since_unix_ms: Option<u64>,
-    /// Only those that come after this one in a list: the way to the next page.
+    /// Only those that come after this one in a list: the way to the next page. It need not be there any more.
     pub after: Option<RolloutId>,
     /// At most so many.
     pub limit: Option<u32>,
 }
 
-/// What a list selects, in the order in which [`RolloutRow::read`] reads.
-pub(crate) const COLUMNS: &str = "id, owner, state, task_id, title, sample, agent, agent_version, backend, endpoint, \
-     model, started_unix_ms, finished_unix_ms, wall_ms, ended, reward, fault_code, fault_owner, calls, trainable_calls, \
-     prompt_tokens, completion_tokens, trainable_tokens, prefix_breaks, level";
+/// What a list selects of `rollouts`, in the order in which [`RolloutRow::read`] reads.
+pub(crate) const COLUMNS: &str = "id, owner, state, task_id, title, group_id, sample, agent, agent_version, backend, \
+     endpoint, model, priority, created_unix_ms, started_unix_ms, finished_unix_ms, wall_ms, ended, reward, fault_code, \
+     fault_owner, calls, trainable_calls, prompt_tokens, completion_tokens, trainable_tokens, prefix_breaks, level";
+
+/// The same of `queue`.
+pub(crate) const QUEUED_COLUMNS: &str = "id, owner, 'queued', task_id, title, group_id, sample, agent, '', backend, \
+     endpoint, model, priority, created_unix_ms, NULL, NULL, NULL, NULL, NULL, NULL, \
+     NULL, 0, 0, 0, 0, 0, 0, NULL";
 
 impl RolloutRow {
     pub(crate) fn read(row: &SqliteRow) -> Result<Self, sqlx::Error> {
-        let mut cells = Cells { row, next: 0 };
+        let mut cells = Cells::of(row);
         Ok(Self {
             id: cells.parsed()?,
             owner: cells.parsed()?,
             state: cells.word()?.ok_or(sqlx::Error::RowNotFound)?,
             task_id: cells.value()?,
             title: cells.value()?,
+            group: cells.optional()?,
             sample: cells.value()?,
             agent: cells.value()?,
             agent_version: cells.value()?,
             backend: cells.value()?,
             endpoint: cells.value()?,
             model: cells.value()?,
-            started_unix_ms: cells.count()?,
+            priority: cells.value()?,
+            created_unix_ms: cells.count()?,
+            started_unix_ms: cells.optional_count()?,
             finished_unix_ms: cells.optional_count()?,
             wall_ms: cells.optional_count()?,
             ended: cells.word()?,
@@ -144,19 +201,25 @@ impl RolloutRow {
 }
 
 /// The cells of a row, one after the other.
-struct Cells<'a> {
+pub(crate) struct Cells<'a> {
     row: &'a SqliteRow,
     next: usize,
 }
 
 impl<'a> Cells<'a> {
-    fn value<T: sqlx::Decode<'a, Sqlite> + sqlx::Type<Sqlite>>(&mut self) -> Result<T, sqlx::Error> {
+    pub(crate) fn of(row: &'a SqliteRow) -> Self {
+        Self { row, next: 0 }
+    }
+
+    pub(crate) fn value<T: sqlx::Decode<'a, Sqlite> + sqlx::Type<Sqlite>>(
+        &mut self,
+    ) -> Result<T, sqlx::Error> {
         let value = self.row.try_get(self.next);
         self.next += 1;
         value
     }
 
-    fn count(&mut self) -> Result<u64, sqlx::Error> {
+    pub(crate) fn count(&mut self) -> Result<u64, sqlx::Error> {
         Ok(unsigned(self.value()?))
     }
 
@@ -172,8 +235,19 @@ impl<'a> Cells<'a> {
             .map_err(|error: serde::de::value::Error| self.invalid(error))
     }
 
-    fn parsed<T: FromStr<Err: Error + Send + Sync + 'static>>(&mut self) -> Result<T, sqlx::Error> {
+    pub(crate) fn parsed<T: FromStr<Err: Error + Send + Sync + 'static>>(
+        &mut self,
+    ) -> Result<T, sqlx::Error> {
         self.value::<&str>()?.parse().map_err(|error| self.invalid(error))
+    }
+
+    pub(crate) fn optional<T: FromStr<Err: Error + Send + Sync + 'static>>(
+        &mut self,
+    ) -> Result<Option<T>, sqlx::Error> {
+        let text: Option<&str> = self.value()?;
+        text.map(str::parse)
+            .transpose()
+            .map_err(|error| self.invalid(error))
     }
 
     /// For the cell that was read last.

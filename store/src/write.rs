@@ -89,28 +89,45 @@ impl Store {
         let mut marked = Vec::new();
         let mut writing = self.begin(OPERATION).await?;
         for owner in dead {
-            let ids: Vec<String> = sqlx::query_scalar(
-                "UPDATE rollouts SET state = 'interrupted', finished_unix_ms = ? \
-                 WHERE owner = ? AND state = 'running' RETURNING id",
-            )
-            .bind(jiff::Timestamp::now().as_millisecond())
-            .bind(owner.to_string())
-            .fetch_all(&mut *writing.transaction)
-            .await
-            .map_err(|source| self.failed(OPERATION, source))?;
-            marked.extend(ids.iter().filter_map(|id| id.parse::<RolloutId>().ok()));
+            marked.extend(
+                self.interrupt(OPERATION, &mut writing.transaction, *owner)
+                    .await?,
+            );
         }
         writing.commit().await?;
         Ok(marked)
+    }
+
+    pub(crate) async fn interrupt(
+        &self,
+        operation: &'static str,
+        transaction: &mut Transaction<'_, Sqlite>,
+        owner: OwnerId,
+    ) -> Result<Vec<RolloutId>, StoreError> {
+        let ids: Vec<String> = sqlx::query_scalar(
+            "UPDATE rollouts SET state = 'interrupted', finished_unix_ms = ? \
+             WHERE owner = ? AND state = 'running' RETURNING id",
+        )
+        .bind(jiff::Timestamp::now().as_millisecond())
+        .bind(owner.to_string())
+        .fetch_all(&mut **transaction)
+        .await
+        .map_err(|source| self.failed(operation, source))?;
+        Ok(ids.iter().filter_map(|id| id.parse().ok()).collect())
     }
 
     async fn start(&self, start: &RolloutStart) -> Result<(), StoreError> {
         const OPERATION: &str = "storing the start of a rollout";
         let document = self.document(start, start.id).await?;
         let mut writing = self.begin(OPERATION).await?;
+        self.make_room(OPERATION, &mut writing.transaction, start.id)
+            .await?;
         let number: i64 = sqlx::query_scalar(
             "INSERT INTO rollouts (id, owner, state, task_id, title, sample, agent, agent_version, backend, endpoint, \
-             model, started_unix_ms) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
+             model, started_unix_ms, group_id, priority, created_unix_ms) \
+             VALUES (?1, ?2, 'running', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
+             coalesce((SELECT priority FROM queue WHERE id = ?1), 0), \
+             coalesce((SELECT created_unix_ms FROM queue WHERE id = ?1), ?11)) RETURNING number",
         )
         .bind(start.id.to_string())
         .bind(start.owner.to_string())
@@ -123,6 +140,7 @@ impl Store {
         .bind(&start.endpoint)
         .bind(&start.model)
         .bind(signed(start.started_unix_ms))
+        .bind(start.group.map(|group| group.to_string()))
         .fetch_one(&mut *writing.transaction)
         .await
         .map_err(|source| self.failed(OPERATION, source))?;
@@ -218,12 +236,14 @@ impl Store {
                 .bind(document),
             )
             .await?;
+        self.leave_queue(OPERATION, &mut writing.transaction, outcome.id)
+            .await?;
         writing.commit().await
     }
 
     /// Takes the writer's place at once: a transaction that reads first and writes later may be refused by SQLite when
     /// another process wrote in between.
-    async fn begin(&self, operation: &'static str) -> Result<Writing<'_>, StoreError> {
+    pub(crate) async fn begin(&self, operation: &'static str) -> Result<Writing<'_>, StoreError> {
         let transaction = self.writer.begin_with("BEGIN IMMEDIATE").await;
         Ok(Writing {
             store: self,
@@ -251,10 +271,10 @@ impl Store {
 }
 
 /// A transaction, with what it is for.
-struct Writing<'a> {
+pub(crate) struct Writing<'a> {
     store: &'a Store,
     operation: &'static str,
-    transaction: Transaction<'a, Sqlite>,
+    pub(crate) transaction: Transaction<'a, Sqlite>,
 }
 
 impl Writing<'_> {
@@ -278,7 +298,7 @@ impl Writing<'_> {
     }
 
     /// Ends it. SQLite goes on writing to a file that was removed; what was written is kept only if the file is there.
-    async fn commit(self) -> Result<(), StoreError> {
+    pub(crate) async fn commit(self) -> Result<(), StoreError> {
         let Self {
             store,
             operation,
@@ -328,7 +348,9 @@ fn pack_call(recorded: Recorded) -> Result<PackedCall, serde_json::Error> {
     Ok((document, tokens, contents))
 }
 
-fn title(instruction: &str) -> String {
+/// What lists show of an instruction: its first line that is not empty, cut to 120 characters.
+#[must_use]
+pub fn title(instruction: &str) -> String {
     let line = instruction
         .lines()
         .map(str::trim)

@@ -53,6 +53,11 @@ pub struct RolloutEvent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
+    /// The rollout was taken; the first event of each.
+    Queued {
+        /// How many wait before it.
+        position: u64,
+    },
     /// A stage began.
     StageStarted {
         /// Which.
@@ -69,7 +74,7 @@ pub enum Event {
     CommandStarted {
         /// Setup or verify.
         stage: Stage,
-        /// Position in the task's list.
+        /// Position in the task's list; commands of a hold count on behind those of verify.
         index: usize,
         /// The shell text.
         command: String,
@@ -78,7 +83,7 @@ pub enum Event {
     CommandOutput {
         /// Setup or verify.
         stage: Stage,
-        /// Position in the task's list.
+        /// Position in the task's list; commands of a hold count on behind those of verify.
         index: usize,
         /// Where it wrote to.
         stream: OutputStream,
@@ -89,7 +94,7 @@ pub enum Event {
     CommandEnded {
         /// Setup or verify.
         stage: Stage,
-        /// Position in the task's list.
+        /// Position in the task's list; commands of a hold count on behind those of verify.
         index: usize,
         /// What came of it.
         result: crate::reward::CommandResult,
@@ -109,10 +114,20 @@ pub enum Event {
         /// Its numbers.
         call: CallSummary,
     },
-    /// There is a verdict.
+    /// There is a verdict. Told again where the caller of a held rollout gives another.
     Reward {
         /// The reward.
         value: Option<f64>,
+    },
+    /// The sandbox is kept for the caller. Told again whenever the deadline moves.
+    Held {
+        /// The deadline, in milliseconds since the Unix epoch.
+        until_unix_ms: u64,
+    },
+    /// The sandbox is kept no longer.
+    Released {
+        /// What ended it.
+        by: ReleasedBy,
     },
     /// The rollout is over.
     Finished {
@@ -121,6 +136,30 @@ pub enum Event {
         /// Why, where it failed.
         fault: Option<Fault>,
     },
+}
+
+/// What ended a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReleasedBy {
+    /// The caller said that it is done.
+    Caller,
+    /// The deadline passed.
+    Deadline,
+    /// The rollout was cancelled, or its sandbox could not be kept.
+    Cancel,
+}
+
+impl ReleasedBy {
+    /// The word used everywhere.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::Deadline => "deadline",
+            Self::Cancel => "cancel",
+        }
+    }
 }
 
 /// Standard output or standard error.

@@ -87,6 +87,10 @@ id! {
     RolloutId
 }
 id! {
+    /// The n rollouts that one request asked for.
+    GroupId
+}
+id! {
     /// One exchange with a model.
     CallId
 }

@@ -8,10 +8,29 @@ pub struct Reward {
     pub value: Option<f64>,
     /// Whether a verify command wrote the value itself.
     pub overridden: bool,
-    /// Each verify command, in order.
+    /// Who gave the value.
+    #[serde(default)]
+    pub source: RewardSource,
+    /// Each verify command, in order; behind them, where the caller gave the value, the commands of the hold.
     pub commands: Vec<CommandResult>,
     /// What kept the agent's leavings away from verify.
     pub separation: Separation,
+    /// What the caller of a held rollout said about it, at most [`DETAIL_MAX_BYTES`] as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Who gave a reward its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RewardSource {
+    /// The exit codes of the verify commands.
+    #[default]
+    Verify,
+    /// A verify command, in reward.txt.
+    Override,
+    /// The caller, while the rollout was held.
+    Caller,
 }
 
 /// One command of setup or verify, and what came of it.
@@ -51,6 +70,9 @@ pub enum Separation {
     None,
 }
 
+/// Bytes of JSON that a caller can give with a reward.
+pub const DETAIL_MAX_BYTES: usize = 64 * 1024;
+
 /// Bytes of a reward.txt that are read; a longer one is no reward.
 pub const OVERRIDE_MAX_BYTES: u64 = 4096;
 
@@ -76,8 +98,18 @@ pub fn parse_override(content: &[u8], range: RewardRange) -> Result<f64, Overrid
     let value: f64 = text
         .parse()
         .map_err(|_| OverrideError::NotANumber { text: shown(text) })?;
+    check(value, range)
+}
+
+/// A value as a reward: itself, if it is finite and in `range`.
+///
+/// # Errors
+/// It is not.
+pub fn check(value: f64, range: RewardRange) -> Result<f64, OverrideError> {
     if !value.is_finite() {
-        return Err(OverrideError::NotFinite { text: shown(text) });
+        return Err(OverrideError::NotFinite {
+            text: value.to_string(),
+        });
     }
     if !(range.min..=range.max).contains(&value) {
         return Err(OverrideError::OutOfRange {
@@ -206,6 +238,21 @@ mod tests {
         let text = format!("\u{1b}[31m{}", "x".repeat(1000));
         let message = parse(&text).unwrap_err().to_string();
         assert!(message.len() < 120 && !message.contains('\u{1b}'), "{message}");
+    }
+
+    #[test]
+    fn a_reward_that_was_stored_before_there_was_a_source_is_read() {
+        let stored = r#"{"value": 0.5, "overridden": false, "commands": [], "separation": "namespace"}"#;
+        let reward: Reward = serde_json::from_str(stored).unwrap();
+        assert_eq!((reward.source, reward.detail), (RewardSource::Verify, None));
+    }
+
+    #[test]
+    fn a_value_is_checked_as_what_a_command_writes_is() {
+        let range = RewardRange::default();
+        assert_eq!(check(-0.0, range).map(f64::is_sign_positive), Ok(true));
+        assert!(check(f64::NAN, range).is_err() && check(f64::NEG_INFINITY, range).is_err());
+        assert!(matches!(check(1.5, range), Err(OverrideError::OutOfRange { .. })));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use crate::call::{CaptureLevel, Flag};
 use crate::event::Stage;
 use crate::fault::{Ended, Fault};
-use crate::ids::{CallId, OwnerId, RolloutId, SandboxId};
+use crate::ids::{CallId, GroupId, OwnerId, RolloutId, SandboxId};
 use crate::reward::{CommandResult, Reward};
 use crate::task::{CaptureMode, Mode, Placement, Task};
 use crate::trajectory::Recorded;
@@ -20,6 +20,9 @@ pub struct RolloutStart {
     pub task: Task,
     /// Which of the n rollouts of the task it is, from 0.
     pub sample: u32,
+    /// The n rollouts that were asked for together; unset where it was asked for alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
     /// Name of the endpoint in the catalogue, or `custom`.
     pub endpoint: String,
     /// The endpoint's URL without credentials.

@@ -1,3 +1,4 @@
+use super::hold;
 use super::plan::{AGENT_ASSET, HOME, Plan, TAP_ASSET};
 use crate::faults;
 use crate::report::{Report, Stop};
@@ -81,7 +82,8 @@ fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
             &request.task.limits,
             request.task.setup.len(),
             request.task.verify.len(),
-        ),
+        )
+        .saturating_add(request.hold.map_or(Duration::ZERO, |_| hold::LONGEST)),
         relay_port: relayed.then_some(RELAY_PORT),
     }
 }

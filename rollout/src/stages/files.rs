@@ -1,6 +1,6 @@
 //! A task's files on their way into the sandbox.
 
-use super::plan::working_directory;
+use super::plan::resolve;
 use crate::faults;
 use crate::report::Stop;
 use crate::run::{Cut, Scope};
@@ -42,10 +42,7 @@ pub(crate) async fn write(
             Stop::from(fault)
         };
         let content = content.bytes().map_err(|error| fail(&error))?;
-        let target = match path.starts_with('/') {
-            true => path.clone(),
-            false => format!("{}/{path}", working_directory(sandbox)),
-        };
+        let target = resolve(sandbox, path);
         match scope
             .until(
                 deadline,

@@ -17,6 +17,14 @@ pub(crate) fn working_directory(sandbox: &dyn Sandbox) -> String {
     format!("{}/workdir", sandbox.home())
 }
 
+/// A path of a task or caller as an absolute one: a relative one is below the working directory.
+pub(crate) fn resolve(sandbox: &dyn Sandbox, path: &str) -> String {
+    match path.starts_with('/') {
+        true => path.to_owned(),
+        false => format!("{}/{path}", working_directory(sandbox)),
+    }
+}
+
 /// Name of the asset that is the agent's program.
 pub(crate) const AGENT_ASSET: &str = "agent";
 
@@ -69,6 +77,7 @@ async fn start(scope: &Scope, agent: Option<&dyn Agent>) -> Result<(), Stop> {
         owner: scope.owner,
         task: (*request.task).clone(),
         sample: request.sample,
+        group: request.group,
         endpoint: endpoint.name.clone(),
         base_url: endpoint.base_url.clone(),
         model: endpoint.model.clone().unwrap_or_default(),

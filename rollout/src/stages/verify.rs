@@ -8,8 +8,9 @@ use crate::report::{Report, Stop};
 use crate::run::Scope;
 use dressage_sandbox::{Command, Sandbox, SandboxError};
 use dressage_wire::event::{Event, Stage};
-use dressage_wire::reward::{self, CommandResult, OverrideError, Reward, Separation};
+use dressage_wire::reward::{self, CommandResult, OverrideError, Reward, RewardSource, Separation};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Runs the verify commands apart from what the agent left, and takes the reward.
@@ -18,10 +19,40 @@ use tokio::time::Instant;
 /// are the verify files written. Each command runs in a shell that reads no startup file, with the environment that
 /// was recorded before there was an agent.
 pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Report) -> Result<(), Stop> {
+    let separation = prepare(scope, sandbox).await?;
+    let mut results = Vec::new();
+    let ran = commands(scope, sandbox, report, &mut results).await;
+    let value = match ran {
+        Ok(()) => read_override(scope, sandbox, &format!("{}/reward.txt", directory(sandbox))).await,
+        Err(stop) => Err(stop),
+    };
+    // The evidence is kept whatever came of it.
+    let (reward, result) = match value {
+        Ok(value) => (verdict(results, value, separation), Ok(())),
+        Err(stop) => (
+            Reward {
+                value: None,
+                ..verdict(results, None, separation)
+            },
+            Err(stop),
+        ),
+    };
+    scope.events.tell(Event::Reward { value: reward.value });
+    report.reward = Some(reward);
+    result
+}
+
+/// Where verify commands write their reward.
+fn directory(sandbox: &dyn Sandbox) -> String {
+    format!("{}/logs/verifier", sandbox.home())
+}
+
+/// Leaves behind what the agent left, and writes the verify files.
+pub(super) async fn prepare(scope: &Scope, sandbox: &dyn Sandbox) -> Result<Separation, Stop> {
     let timeout = seconds(scope.request.task.limits.verify_timeout_s);
-    let directory = format!("{}/logs/verifier", sandbox.home());
     let deadline = Instant::now() + timeout + REPORT_SLACK;
-    let separating = sandbox.separate(std::slice::from_ref(&directory));
+    let directories = [directory(sandbox)];
+    let separating = sandbox.separate(&directories);
     let separation = scope
         .ask(
             Stage::Verify,
@@ -31,28 +62,39 @@ pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Repor
         )
         .await?;
     files::write(scope, sandbox, When::Verify, timeout).await?;
-    let mut results = Vec::new();
-    let ran = commands(scope, sandbox, report, &mut results).await;
-    let value = match ran {
-        Ok(()) => read_override(scope, sandbox, &format!("{directory}/reward.txt")).await,
-        Err(stop) => Err(stop),
-    };
-    // The evidence is kept whatever came of it.
-    let (reward, result) = match value {
-        Ok(value) => (verdict(results, value, separation), Ok(())),
-        Err(stop) => (
-            Reward {
-                value: None,
-                overridden: false,
-                commands: results,
-                separation,
+    Ok(separation)
+}
+
+/// Runs shell commands apart from what the agent left in startup files and environment.
+pub(super) struct VerifyShell {
+    environment: BTreeMap<String, String>,
+    recorded: bool,
+}
+
+impl VerifyShell {
+    pub(super) fn new(scope: &Scope, report: &Report) -> Self {
+        Self {
+            environment: match &report.environment {
+                Some(recorded) => recorded.for_verify(),
+                // Setup failed before a login shell could be asked; there was no agent, and the sandbox's own has to do.
+                None => scope.request.task.env.clone(),
             },
-            Err(stop),
-        ),
-    };
-    scope.events.tell(Event::Reward { value: reward.value });
-    report.reward = Some(reward);
-    result
+            recorded: report.environment.is_some(),
+        }
+    }
+
+    /// How a shell text is run.
+    pub(super) fn command(&self, sandbox: &dyn Sandbox, text: &str, timeout: Duration) -> Command {
+        let argv = ["bash", "--noprofile", "--norc", "-c", text];
+        Command {
+            argv: argv.map(String::from).into(),
+            env: self.environment.clone(),
+            clear_env: self.recorded,
+            cwd: Some(working_directory(sandbox)),
+            timeout: Some(timeout),
+            ..Command::default()
+        }
+    }
 }
 
 async fn commands(
@@ -63,22 +105,9 @@ async fn commands(
 ) -> Result<(), Stop> {
     let task = &scope.request.task;
     let timeout = seconds(task.limits.verify_timeout_s);
-    let environment: BTreeMap<String, String> = match &report.environment {
-        Some(recorded) => recorded.for_verify(),
-        // Setup failed before a login shell could be asked; there was no agent, and the sandbox's own has to do.
-        None => task.env.clone(),
-    };
-    let recorded = report.environment.is_some();
+    let shell = VerifyShell::new(scope, report);
     for (index, text) in task.verify.iter().enumerate() {
-        let argv = ["bash", "--noprofile", "--norc", "-c", text];
-        let command = Command {
-            argv: argv.map(String::from).into(),
-            env: environment.clone(),
-            clear_env: recorded,
-            cwd: Some(working_directory(sandbox)),
-            timeout: Some(timeout),
-            ..Command::default()
-        };
+        let command = shell.command(sandbox, text, timeout);
         let command = TaskCommand {
             stage: Stage::Verify,
             index,
@@ -124,7 +153,12 @@ fn verdict(commands: Vec<CommandResult>, written: Option<f64>, separation: Separ
     Reward {
         value: written.or_else(|| reward::passed_share(&commands)),
         overridden: written.is_some(),
+        source: match written {
+            Some(_) => RewardSource::Override,
+            None => RewardSource::Verify,
+        },
         commands,
         separation,
+        detail: None,
     }
 }

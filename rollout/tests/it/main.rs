@@ -37,5 +37,11 @@ mod sandboxes;
 /// The queue: concurrency, cancellation, shutdown.
 mod supervisor;
 
+/// The queue: who starts when, and who sees what.
+mod queue;
+
+/// Rollouts that are held for their caller.
+mod hold;
+
 /// The real OpenCode.
 mod opencode;

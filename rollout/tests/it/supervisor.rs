@@ -24,8 +24,7 @@ async fn no_more_than_so_many_run_at_once_and_the_others_wait_in_order() {
     }
     let mut live = world.supervisor.live();
     let booting = |state: LiveState| state == LiveState::In(Stage::Boot);
-    let states =
-        |live: &Vec<dressage_rollout::LiveRollout>| live.iter().map(|one| one.state).collect::<Vec<_>>();
+    let states = |live: &dressage_rollout::Live| live.iter().map(|one| one.state).collect::<Vec<_>>();
     let now = live
         .wait_for(|live| live.len() == 4 && live.iter().filter(|one| booting(one.state)).count() == 2)
         .await

@@ -3,7 +3,7 @@ use dressage_rollout::agents::{
     Agent, AgentError, Agents, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest,
     OpenCode,
 };
-use dressage_rollout::{RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
+use dressage_rollout::{Observer, QueueLimits, RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::Owner;
 use dressage_sandbox::{Backend, BackendConfig};
 use dressage_tap::{Endpoint, Upstream};
@@ -45,6 +45,9 @@ pub struct WorldPlan {
     pub backend: BackendChoice,
     pub agents: Agents,
     pub concurrency: usize,
+    /// Instead of nothing but `concurrency`.
+    pub limits: Option<QueueLimits>,
+    pub observer: Option<Arc<dyn Observer>>,
     pub recorder: Arc<MemoryRecorder>,
     pub cache_dir: Option<PathBuf>,
 }
@@ -63,6 +66,8 @@ impl Default for WorldPlan {
             backend: BackendChoice::Named("local"),
             agents: Agents::builtin().with(Arc::new(ScriptedAgent)),
             concurrency: 4,
+            limits: None,
+            observer: None,
             recorder: Arc::default(),
             cache_dir: None,
         }
@@ -121,7 +126,8 @@ impl World {
             cache_dir,
             tap_binary: tap_binary(),
             labels: BTreeMap::new(),
-            concurrency: plan.concurrency,
+            limits: plan.limits.unwrap_or_else(|| QueueLimits::of(plan.concurrency)),
+            observer: plan.observer,
         });
         Self {
             recorder: plan.recorder,
@@ -148,6 +154,8 @@ impl World {
             id: RolloutId::new(),
             task: Arc::new(task),
             sample: 0,
+            group: None,
+            priority: 0,
             upstream: Upstream::new(endpoint).unwrap(),
             backend: self.backend.clone(),
             image: None,
@@ -156,6 +164,7 @@ impl World {
             capture: CaptureMode::Stream,
             top_logprobs: 0,
             disable_thinking: None,
+            hold: None,
         }
     }
 

@@ -63,6 +63,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         id: RolloutId::new(),
         task: Arc::new(task),
         sample: 0,
+        group: None,
+        priority: 0,
         upstream,
         backend,
         image: None,
@@ -71,6 +73,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         capture: CaptureMode::Stream,
         top_logprobs: 0,
         disable_thinking: None,
+        hold: None,
     };
     let handle = supervisor
         .submit(request)

@@ -15,7 +15,7 @@ pub struct Arguments {
     /// Only those of this task.
     #[arg(long, value_name = "ID")]
     task: Option<String>,
-    /// Only those in this state: running, finished, interrupted.
+    /// Only those in this state: queued, running, finished, interrupted.
     #[arg(long, value_name = "STATE", value_parser = word::<RolloutState>)]
     state: Option<RolloutState>,
     /// Only those that ended so: completed, budget, timeout, agent_error, setup_error, cancelled.
@@ -65,7 +65,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         Err(error) => return Err(store_failure(&error)),
     };
     let filter = ListFilter {
-        state: arguments.state,
+        states: arguments.state.into_iter().collect(),
         task_id: arguments.task.clone(),
         agent: arguments.agent.clone(),
         endpoint: arguments.endpoint.clone(),
@@ -128,7 +128,7 @@ fn cells(row: &RolloutRow, repeated: bool, now: jiff::Timestamp) -> [String; 9] 
         ),
         row.totals.prefix_breaks.to_string(),
         row.wall_ms.map_or("–".into(), duration),
-        started(row.started_unix_ms, now),
+        row.started_unix_ms.map_or("–".into(), |at| started(at, now)),
     ]
 }
 
@@ -137,6 +137,7 @@ fn state(row: &RolloutRow) -> String {
     let state = match (row.ended, row.state) {
         (Some(ended), _) => render::ended(ended),
         (None, RolloutState::Interrupted) => styled(BAD, row.state.name()),
+        (None, RolloutState::Queued) => styled(FAINT, row.state.name()),
         (None, _) => styled(NOTE, row.state.name()),
     };
     match &row.fault_code {

@@ -52,6 +52,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         base_url: arguments.base_url.as_deref(),
         model: arguments.model.as_deref(),
         key_variable: arguments.api_key_env.as_deref(),
+        key: None,
     };
     let chosen = endpoints::resolve(choice, &context.config, &context.environment)?;
     for task in &tasks {
@@ -185,6 +186,8 @@ impl Batch<'_> {
             id: RolloutId::new(),
             task: task.clone(),
             sample,
+            group: None,
+            priority: 0,
             upstream: self.upstream.clone(),
             backend: self.backend.clone(),
             image: None,
@@ -193,6 +196,7 @@ impl Batch<'_> {
             capture: self.arguments.capture.unwrap_or(self.upstream.endpoint().capture),
             top_logprobs: self.arguments.top_logprobs,
             disable_thinking: self.arguments.disable_thinking,
+            hold: None,
         };
         let handle = match self.supervisor.submit(request).await {
             Ok(handle) => handle,

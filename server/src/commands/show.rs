@@ -5,7 +5,7 @@ use crate::exit::Exit;
 use crate::render;
 use crate::terminal::{BAD, Escapes, FAINT, NOTE, STRONG, Table, duration, one_line, safe, styled};
 use crate::workspace::{Context, store_failure};
-use dressage_store::{RolloutRow, Store, StoreError, StoredRollout};
+use dressage_store::{RolloutRow, RolloutState, Store, StoreError, StoredRollout};
 use dressage_wire::call::{CallEnd, CallMeta, CallSummary, Flag, Purpose};
 use dressage_wire::event::Stage;
 use dressage_wire::rollout::{RolloutOutcome, RolloutStart};
@@ -33,7 +33,7 @@ pub struct Arguments {
 struct Document<'a> {
     #[serde(flatten)]
     row: &'a RolloutRow,
-    start: &'a RolloutStart,
+    start: Option<&'a RolloutStart>,
     outcome: Option<&'a RolloutOutcome>,
     calls: Vec<ShownCall>,
 }
@@ -92,7 +92,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         let StoredRollout { row, start, outcome } = &stored;
         let document = Document {
             row,
-            start,
+            start: start.as_ref(),
             outcome: outcome.as_ref(),
             calls,
         };
@@ -130,6 +130,10 @@ fn shown_calls(trajectory: &Trajectory) -> Vec<ShownCall> {
 fn lines(stored: &StoredRollout, calls: &[ShownCall], escapes: Escapes) -> Vec<String> {
     let mut lines = head(stored, escapes);
     let Some(outcome) = &stored.outcome else {
+        if stored.row.state == RolloutState::Queued {
+            lines.push(styled(NOTE, "queued: it has not begun"));
+            return lines;
+        }
         lines.push(styled(NOTE, format!("{}: no outcome", stored.row.state.name())));
         lines.extend(call_lines(calls));
         return lines;
@@ -198,6 +202,19 @@ fn head(stored: &StoredRollout, escapes: Escapes) -> Vec<String> {
             ),
         ),
     ];
+    let Some(start) = start else {
+        lines.extend([
+            field("instruction", one_line(&row.title, 100)),
+            field("agent", &row.agent),
+            field(
+                "model",
+                format!("{} at {}", one_line(&row.model, 80), row.endpoint),
+            ),
+            field("sandbox", &row.backend),
+            field("priority", row.priority),
+        ]);
+        return lines;
+    };
     let text = safe(start.task.instruction.trim(), escapes).into_owned();
     for (position, line) in text.lines().take(8).enumerate() {
         lines.push(field(

@@ -1,5 +1,7 @@
 use crate::support::{Place, redacted};
+use dressage_store::{QueuedRollout, Store};
 use dressage_testkit::model::{ScriptedModel, ScriptedModelConfig};
+use dressage_wire::ids::{GroupId, OwnerId, RolloutId};
 use serde_json::Value;
 
 #[test]
@@ -52,6 +54,72 @@ fn the_demo_goes_from_task_to_reward_with_the_real_agent() {
     };
     let trained: u64 = file["sequences"].as_array().unwrap().iter().map(trained).sum();
     assert_eq!(trained, row["totals"]["trainable_tokens"].as_u64().unwrap());
+}
+
+#[test]
+fn a_rollout_that_waits_is_listed_and_shown() {
+    let place = Place::new();
+    let waiting = QueuedRollout {
+        id: RolloutId::new(),
+        owner: OwnerId::new(),
+        group: Some(GroupId::new()),
+        sample: 2,
+        task_id: Some("search".into()),
+        title: "Write a binary search.".into(),
+        agent: "opencode".into(),
+        backend: "local".into(),
+        endpoint: "demo".into(),
+        model: "scripted".into(),
+        priority: 7,
+        created_unix_ms: 1_800_000_000_000,
+        spec: "{}".into(),
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let store = Store::open(&place.data()).await.unwrap();
+        store.enqueue(std::slice::from_ref(&waiting), None).await.unwrap();
+        store.close().await;
+    });
+    let id = waiting.id.to_string();
+    let listed = place.run(&["list", "--state", "queued"]).expect(0).out;
+    let cells: Vec<&str> = listed.lines().last().unwrap().split_whitespace().collect();
+    assert_eq!(
+        cells,
+        [
+            id.as_str(),
+            "search",
+            "#2",
+            "queued",
+            "–",
+            "0",
+            "0",
+            "→",
+            "0",
+            "0",
+            "–",
+            "–"
+        ]
+    );
+    assert_eq!(
+        place.run(&["list", "--state", "running", "--json"]).expect(0).out,
+        ""
+    );
+
+    let shown = place.run(&["show", "last"]).expect(0).out;
+    for part in [
+        &id,
+        "search #2",
+        "Write a binary search.",
+        "scripted at demo",
+        "queued: it has not begun",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let document: Value = serde_json::from_str(&place.run(&["show", &id, "--json"]).expect(0).out).unwrap();
+    assert_eq!(document["state"], "queued");
+    assert_eq!(document["priority"], 7);
+    assert_eq!(document["started_unix_ms"], Value::Null);
+    assert_eq!(document["start"], Value::Null);
+    place.run(&["show", &id, "--trajectory"]).expect(0);
 }
 
 #[test]

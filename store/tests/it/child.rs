@@ -1,7 +1,8 @@
 //! This test program again, in a process of its own that can be killed, limited or run as another user.
 
-use crate::samples;
+use crate::{queue, samples};
 use dressage_store::{ListFilter, Store};
+use dressage_wire::ids::OwnerId;
 use dressage_wire::rollout::Recorder;
 use dressage_wire::trajectory::TrajectoryBuilder;
 use std::path::Path;
@@ -61,7 +62,10 @@ fn plays_a_role() {
             "fill the disk" => fill(directory).await,
             "open" => open(directory).await,
             "read" => read(directory).await,
-            other => panic!("no role {other}"),
+            other => match other.strip_prefix("adopt ") {
+                Some(dead) => adopt(directory, dead.parse().unwrap()).await,
+                None => panic!("no role {other}"),
+            },
         }
     });
 }
@@ -130,11 +134,29 @@ async fn fill(directory: &Path) {
         let error = refused.source.downcast::<dressage_store::StoreError>().unwrap();
         say(&format!("refused {error} | {}", error.hint().unwrap_or_default()));
     }
+    // None of a batch is in the queue when there is no space for all.
+    let mut batch = vec![queue::queued(OwnerId::new()), queue::queued(OwnerId::new())];
+    batch[1].spec = noise(2_000_000, 1).into();
+    let refused = store.enqueue(&batch, None).await.unwrap_err();
+    say(&format!(
+        "refused {refused} | {}",
+        refused.hint().unwrap_or_default()
+    ));
+    assert_eq!(store.counts().await.unwrap().queued, 0);
     let mut outcome = samples::outcome(second.id);
     outcome.files.insert("noise".into(), noise(600_000, 7));
     match store.finished(&outcome).await {
         Ok(()) => say("outcome stored"),
         Err(error) => say(&format!("outcome: {}", error.source)),
+    }
+    store.close().await;
+}
+
+/// Takes over what an owner left, and says what that is.
+async fn adopt(directory: &Path, dead: OwnerId) {
+    let store = Store::open(directory).await.unwrap();
+    for adopted in store.adopt(OwnerId::new(), &[dead]).await.unwrap() {
+        say(&adopted.queued.id.to_string());
     }
     store.close().await;
 }

@@ -105,7 +105,7 @@ async fn a_database_of_a_later_version_is_refused_by_its_number() {
                 error,
                 StoreError::NewerSchema {
                     found: 9999,
-                    known: 1,
+                    known: 2,
                     ..
                 }
             ),
@@ -130,7 +130,7 @@ async fn a_database_of_an_earlier_version_cannot_be_read_before_it_is_brought_up
             error,
             StoreError::OlderSchema {
                 found: 0,
-                known: 1,
+                known: 2,
                 ..
             }
         ),
@@ -277,15 +277,16 @@ async fn an_outcome_kept_aside_that_is_garbage_does_not_keep_the_database_from_o
 
 /// Checks what a store that could not grow says and keeps.
 async fn check_filled(directory: &Path, said: &[String], problem: &str) -> String {
-    let [first, second, large, small, outcome] = said else {
+    let [first, second, large, small, batch, outcome] = said else {
         panic!("{said:?}");
     };
     let path = directory.join("dressage.db");
-    for refused in [large, small] {
-        let expected = format!(
-            "refused storing a call in {} failed: {problem} | ",
-            path.display()
-        );
+    for (operation, refused) in [
+        ("storing a call", large),
+        ("storing a call", small),
+        ("putting rollouts into the queue", batch),
+    ] {
+        let expected = format!("refused {operation} in {} failed: {problem} | ", path.display());
         assert!(refused.starts_with(&expected), "{refused}");
         assert!(refused.len() > expected.len(), "a hint is given");
     }

@@ -19,7 +19,8 @@ async fn check(store: &Store, said: &[String]) {
         let words: Vec<&str> = line.split(' ').collect();
         match words.as_slice() {
             ["started", rollout] => {
-                assert_eq!(store.get(id(rollout)).await.unwrap().start.id, id(rollout));
+                let start = store.get(id(rollout)).await.unwrap().start;
+                assert_eq!(start.unwrap().id, id(rollout));
             }
             ["call", rollout, index] => {
                 let index: u32 = index.parse().unwrap();

@@ -34,7 +34,7 @@ async fn a_rollout_comes_back_as_it_was_at_each_step() {
     store.started(&start).await.unwrap();
 
     let running = store.get(start.id).await.unwrap();
-    assert_eq!(running.start, start);
+    assert_eq!(running.start.as_ref(), Some(&start));
     assert_eq!(running.outcome, None);
     assert_eq!(running.row.state, RolloutState::Running);
     assert_eq!(running.row.title, "Write a binary search.");
@@ -45,7 +45,7 @@ async fn a_rollout_comes_back_as_it_was_at_each_step() {
 
     let store = Store::open_read_only(directory.path()).await.unwrap();
     let finished = store.get(start.id).await.unwrap();
-    assert_eq!(finished.start, start);
+    assert_eq!(finished.start, Some(start.clone()));
     assert_eq!(finished.outcome.as_ref(), Some(&outcome));
     assert_eq!(finished.row.state, RolloutState::Finished);
     assert_eq!(finished.row.reward, Some(0.1 + 0.2), "to the last bit");

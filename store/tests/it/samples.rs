@@ -7,7 +7,7 @@ use dressage_wire::call::{
 use dressage_wire::event::Stage;
 use dressage_wire::fault::{Ended, Fault, FaultOwner};
 use dressage_wire::ids::{CallId, OwnerId, RolloutId, SandboxId};
-use dressage_wire::reward::{CommandResult, Reward, Separation};
+use dressage_wire::reward::{CommandResult, Reward, RewardSource, Separation};
 use dressage_wire::rollout::{AgentOutcome, RolloutOutcome, RolloutStart, StageTime, Totals};
 use dressage_wire::sampling::Sampling;
 use dressage_wire::task::{CaptureMode, Mode, Placement, Task};
@@ -24,6 +24,7 @@ pub fn start() -> RolloutStart {
             ..Task::default()
         },
         sample: 0,
+        group: None,
         endpoint: "demo".into(),
         base_url: "http://127.0.0.1:1/v1".into(),
         model: "m".into(),
@@ -63,8 +64,10 @@ pub fn outcome(id: RolloutId) -> RolloutOutcome {
         reward: Some(Reward {
             value: Some(0.1 + 0.2),
             overridden: true,
+            source: RewardSource::Override,
             commands: vec![command.clone()],
             separation: Separation::Namespace,
+            detail: json!({"by": "hand"}).as_object().cloned(),
         }),
         sandbox: Some(SandboxId::new()),
         stages: vec![StageTime {

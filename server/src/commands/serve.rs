@@ -1,0 +1,222 @@
+//! `dressage serve`: OpenEnv clients, REST and MCP, on one address.
+
+use crate::environment::names;
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::http::{self, Access, AccessConfig, App, Listener, OpenEnv};
+use crate::interrupt;
+use crate::openenv::{EnvMode, Sessions};
+use crate::service::{ClientBaseUrl, Service, ServiceConfig};
+use crate::terminal::{STRONG, styled};
+use crate::workspace::Context;
+use dressage_rollout::QueueLimits;
+use secrecy::SecretString;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// What it takes.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The address to listen on. Beyond loopback a key is needed, or `--open`.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: String,
+    /// The port; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub port: u16,
+    /// A file with API keys, one a line; with DRESSAGE_API_KEYS those of the environment, separated by commas.
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    pub api_keys: Option<std::path::PathBuf>,
+    /// Answer without a key on an address beyond loopback: whoever reaches it runs commands here.
+    #[arg(long, help_heading = "Access")]
+    pub open: bool,
+    /// A host name that the server answers for besides loopback names; repeatable.
+    #[arg(long, value_name = "HOST", help_heading = "Access")]
+    pub allow_host: Vec<String>,
+    /// Which endpoint URLs callers may bring; default `any` on loopback or with a key, else `none`.
+    #[arg(long, value_enum, value_name = "WHICH", help_heading = "Access")]
+    pub client_base_url: Option<ClientBaseUrl>,
+
+    /// The sandbox backend of requests that name none.
+    #[arg(long, value_name = "NAME", help = super::run::sandboxes(), help_heading = "Rollouts")]
+    pub sandbox: Option<String>,
+    /// Rollouts at once.
+    #[arg(long, value_name = "COUNT", help_heading = "Rollouts")]
+    pub concurrency: Option<usize>,
+    /// Rollouts that may wait; beyond that requests are answered with 429.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 10_000,
+        help_heading = "Rollouts"
+    )]
+    pub queue: usize,
+    /// At most so many rollouts at once on a backend; repeatable.
+    #[arg(long, value_name = "NAME=COUNT", value_parser = limit, help_heading = "Rollouts")]
+    pub backend_limit: Vec<(String, usize)>,
+    /// At most so many rollouts at once on an endpoint; repeatable.
+    #[arg(long, value_name = "NAME=COUNT", value_parser = limit, help_heading = "Rollouts")]
+    pub endpoint_limit: Vec<(String, usize)>,
+    /// OpenEnv sessions at once; default MAX_CONCURRENT_ENVS, else 4.
+    #[arg(long, value_name = "COUNT", help_heading = "OpenEnv")]
+    pub max_sessions: Option<usize>,
+    /// Let a rollout go on whose OpenEnv client has gone.
+    #[arg(long, help_heading = "OpenEnv")]
+    pub keep_abandoned: bool,
+    /// Seconds that rollouts may take to end when the server is stopped, before they are cancelled.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30.0,
+        help_heading = "Rollouts"
+    )]
+    pub grace: f64,
+}
+
+fn limit(text: &str) -> Result<(String, usize), String> {
+    let (name, count) = text.split_once('=').ok_or("is not NAME=COUNT")?;
+    match count.parse() {
+        Ok(count) if count > 0 => Ok((name.to_owned(), count)),
+        _ => Err(format!("`{count}` is not a count above zero")),
+    }
+}
+
+/// Rollouts at once where nobody says.
+const DEFAULT_CONCURRENCY: usize = 4;
+
+/// OpenEnv sessions at once where nobody says, as in `opencode_env`.
+const DEFAULT_SESSIONS: usize = 4;
+
+/// Serves until it is stopped.
+///
+/// # Errors
+/// Where it cannot listen, may not listen so, or cannot start the engine.
+pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    let keys = keys(arguments, context)?;
+    let is_loopback =
+        arguments.host == "localhost" || arguments.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if !is_loopback && keys.is_empty() && !arguments.open {
+        return Err(Failure::input(format!("`{}` is not a loopback address, and there is no API key", arguments.host))
+            .hint("set DRESSAGE_API_KEYS or pass `--api-keys FILE`; `--open` serves everybody who reaches the address"));
+    }
+    let client_base_url = match arguments.client_base_url {
+        Some(ClientBaseUrl::Any) if !is_loopback && keys.is_empty() => {
+            return Err(Failure::input(
+                "`--client-base-url any` needs a loopback address or an API key",
+            ));
+        }
+        Some(chosen) => chosen,
+        None if is_loopback || !keys.is_empty() => ClientBaseUrl::Any,
+        None => ClientBaseUrl::None,
+    };
+    let defaults = &context.config.defaults;
+    let sandbox = arguments.sandbox.as_deref().or(defaults.sandbox.as_deref());
+    let config = ServiceConfig {
+        backend: sandbox.unwrap_or(super::run::DEFAULT_SANDBOX).to_owned(),
+        limits: QueueLimits {
+            concurrency: arguments
+                .concurrency
+                .or(defaults.concurrency)
+                .unwrap_or(DEFAULT_CONCURRENCY)
+                .max(1),
+            waiting: arguments.queue,
+            backends: arguments.backend_limit.iter().cloned().collect(),
+            endpoints: arguments.endpoint_limit.iter().cloned().collect(),
+        },
+        client_base_url,
+    };
+    let listener = Listener::bind(&arguments.host, arguments.port)
+        .await
+        .map_err(|error| {
+            Failure::from_error(Exit::MachineLacks, &error).hint("`--port` names another port")
+        })?;
+    let service = Service::start(Arc::new(context.clone()), config).await?;
+    let stopping = CancellationToken::new();
+    let openenv = openenv(arguments, context)?;
+    let app = App {
+        openenv,
+        mcp: crate::mcp::http(service.clone(), stopping.clone()),
+        service: service.clone(),
+        access: Arc::new(Access::new(&AccessConfig {
+            hosts: arguments.allow_host.clone(),
+            keys,
+        })),
+        stopping: stopping.clone(),
+    };
+    let grace =
+        Duration::try_from_secs_f64(arguments.grace).map_err(|_| Failure::input("`--grace` is no time"))?;
+    let stop = interrupt::listen_serving(service.supervisor(), grace, &context.terminal)
+        .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
+    context.terminal.note(format!(
+        "{} on {}",
+        styled(STRONG, "dressage serves"),
+        format_args!("http://{}", listener.address())
+    ));
+    let serving = tokio::spawn(listener.serve(http::router(app), stopping.clone()));
+    stop.cancelled().await;
+    service.shutdown(grace).await;
+    stopping.cancel();
+    _ = serving.await;
+    Ok(Exit::Done)
+}
+
+/// What OpenEnv clients find, as the variables of OpenEnv's own server have it.
+fn openenv(arguments: &Arguments, context: &Context) -> Result<OpenEnv, Failure> {
+    let variable = |name| context.environment.get(name).filter(|value| !value.is_empty());
+    let from_variable = match variable(names::MAX_CONCURRENT_ENVS) {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| {
+            Failure::input(format!(
+                "{} is `{text}`, which is not a count",
+                names::MAX_CONCURRENT_ENVS
+            ))
+        })?),
+    };
+    let mode = match variable(names::OPENENV_MODE)
+        .map(str::to_ascii_lowercase)
+        .as_deref()
+    {
+        None | Some("simulation") => EnvMode::Simulation,
+        Some("production") => EnvMode::Production,
+        Some(other) => {
+            return Err(Failure::input(format!("{} is `{other}`", names::OPENENV_MODE))
+                .hint("it is `simulation` or `production`"));
+        }
+    };
+    Ok(OpenEnv {
+        sessions: Sessions::new(
+            arguments
+                .max_sessions
+                .or(from_variable)
+                .unwrap_or(DEFAULT_SESSIONS)
+                .max(1),
+        ),
+        mode,
+        cancel_abandoned: !arguments.keep_abandoned,
+    })
+}
+
+/// The keys of the file and of the environment.
+fn keys(arguments: &Arguments, context: &Context) -> Result<Vec<SecretString>, Failure> {
+    let mut text = String::new();
+    if let Some(path) = &arguments.api_keys {
+        text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::input(format!("API keys `{}` cannot be read", path.display())).cause(error.to_string())
+        })?;
+    }
+    let from_environment = context.environment.get(names::API_KEYS).unwrap_or_default();
+    let keys = text.lines().chain(from_environment.split(','));
+    let keys: Vec<_> = keys
+        .map(str::trim)
+        .filter(|key| !key.is_empty() && !key.starts_with('#'))
+        .collect();
+    if let Some(short) = keys.iter().find(|key| key.len() < 16) {
+        return Err(Failure::input(format!(
+            "an API key of {} characters is too short to be one",
+            short.len()
+        ))
+        .hint("make one with `openssl rand -hex 32`"));
+    }
+    Ok(keys.into_iter().map(SecretString::from).collect())
+}

@@ -1,0 +1,93 @@
+//! The HTTP server: one listener, one router, and what holds for every route of it.
+
+/// Who may ask.
+pub mod access;
+
+/// Failures as replies.
+mod reply;
+
+/// Bodies.
+pub mod body;
+
+/// Connections.
+mod listen;
+
+pub use access::{Access, AccessConfig};
+pub use body::JsonBody;
+pub use listen::Listener;
+pub use reply::ErrorBody;
+
+use crate::mcp::McpService;
+use crate::service::{Code, Service, ServiceError};
+use crate::{openenv, rest};
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes that a body may have: a task with its files.
+pub const BODY_MAX: usize = 64 << 20;
+
+/// What handlers work with.
+#[derive(Clone)]
+pub struct App {
+    /// The engine with everything around it.
+    pub service: Service,
+    /// Who may ask.
+    pub access: Arc<Access>,
+    /// What OpenEnv clients act on.
+    pub openenv: OpenEnv,
+    /// What MCP clients act on.
+    pub mcp: McpService,
+    /// Cancelled when the server stops: streams end, sockets close.
+    pub stopping: CancellationToken,
+}
+
+/// What OpenEnv clients act on.
+#[derive(Clone, Debug)]
+pub struct OpenEnv {
+    /// Their sessions.
+    pub sessions: Arc<openenv::Sessions>,
+    /// How much of the surface there is.
+    pub mode: openenv::EnvMode,
+    /// Whether a rollout whose caller has gone is cancelled.
+    pub cancel_abandoned: bool,
+}
+
+/// Every route, with what holds for all of them.
+pub fn router(app: App) -> Router {
+    Router::new()
+        .nest("/api/v1", rest::router())
+        .merge(openenv::router(app.openenv.mode))
+        .route("/openapi.json", get(rest::openapi::json))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(middleware::from_fn_with_state(app.clone(), access::guard))
+        .with_state(app)
+}
+
+async fn unknown_route(uri: axum::http::Uri) -> axum::response::Response {
+    if !uri.path().starts_with("/api/") {
+        return openenv::detail(axum::http::StatusCode::NOT_FOUND, "Not Found");
+    }
+    ServiceError::new(
+        Code::UnknownRoute,
+        format!(
+            "there is nothing at `{}`",
+            crate::terminal::one_line(uri.path(), 200)
+        ),
+    )
+    .into_response()
+}
+
+async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> axum::response::Response {
+    if !uri.path().starts_with("/api/") {
+        return openenv::detail(axum::http::StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    }
+    let path = crate::terminal::one_line(uri.path(), 200);
+    ServiceError::new(Code::MethodNotAllowed, format!("`{path}` does not take {method}")).into_response()
+}

@@ -1,0 +1,45 @@
+//! REST under `/api/v1`: a file a resource.
+
+/// Asking for rollouts, and what comes of them.
+pub mod rollouts;
+
+/// What was recorded of a rollout.
+pub mod records;
+
+/// What happens, as it happens.
+pub mod events;
+
+/// A sandbox that is held for the caller's verifier.
+pub mod held;
+
+/// What there is to choose from.
+pub mod catalogue;
+
+/// The OpenAPI document.
+pub mod openapi;
+
+use crate::http::App;
+use axum::Router;
+use axum::routing::{get, post};
+
+/// The routes. A test holds them against the OpenAPI document.
+pub fn router() -> Router<App> {
+    Router::new()
+        .route("/rollouts", post(rollouts::submit).get(rollouts::list))
+        .route("/rollouts/{id}", get(rollouts::get))
+        .route("/rollouts/{id}/cancel", post(rollouts::cancel))
+        .route("/rollouts/{id}/calls", get(records::calls))
+        .route("/rollouts/{id}/calls/{index}", get(records::call))
+        .route("/rollouts/{id}/trajectory", get(records::trajectory))
+        .route("/rollouts/{id}/logs", get(records::logs))
+        .route("/rollouts/{id}/files/{*path}", get(held::read).put(held::write))
+        .route("/rollouts/{id}/events", get(events::of_rollout))
+        .route("/rollouts/{id}/exec", post(held::exec))
+        .route("/rollouts/{id}/finish", post(held::finish))
+        .route("/events", get(events::of_all))
+        .route("/endpoints", get(catalogue::endpoints))
+        .route("/agents", get(catalogue::agents))
+        .route("/backends", get(catalogue::backends))
+        .route("/presets", get(catalogue::presets))
+        .route("/queue", get(catalogue::queue))
+}

@@ -1,0 +1,105 @@
+use crate::endpoints::{self, Choice, Chosen};
+use crate::http::App;
+use axum::Json;
+use axum::extract::State;
+use dressage_rollout::LiveState;
+use dressage_rollout::presets::PRESETS;
+use serde_json::{Value, json};
+
+/// The endpoints that have a name, and whether they can be used.
+#[utoipa::path(
+    get, path = "/api/v1/endpoints", tag = "catalogue", operation_id = "list_endpoints",
+    responses((status = 200, description = "The endpoints, with what each lacks.", body = Object))
+)]
+pub async fn endpoints(State(app): State<App>) -> Json<Value> {
+    let context = app.service.context();
+    let listed = endpoints::known_names(&context.config).into_iter().map(|name| {
+        let choice = Choice {
+            name: Some(&name),
+            ..Choice::default()
+        };
+        match endpoints::resolve(choice, &context.config, &context.environment) {
+            Ok(Chosen::Demo) => json!({"name": name, "usable": true, "base_url": null, "model": null}),
+            Ok(Chosen::Server(endpoint)) => json!({
+                "name": name, "usable": true, "base_url": endpoint.base_url, "model": endpoint.model,
+                "has_key": endpoint.api_key.is_some(), "capture": endpoint.capture,
+            }),
+            Err(error) => json!({
+                "name": name, "usable": false, "base_url": null, "model": null,
+                "problem": error.to_string(), "hint": error.hint(),
+            }),
+        }
+    });
+    Json(json!({
+        "endpoints": listed.collect::<Vec<_>>(),
+        "default": context.config.defaults.endpoint,
+        "client_base_url": app.service.config().client_base_url,
+    }))
+}
+
+/// The agents, and whether they are installed.
+#[utoipa::path(
+    get, path = "/api/v1/agents", tag = "catalogue", operation_id = "list_agents",
+    responses((status = 200, description = "The agents.", body = Object))
+)]
+pub async fn agents(State(app): State<App>) -> Json<Value> {
+    let context = app.service.context();
+    let agents = context.agents();
+    let listed = agents.iter().map(|agent| {
+        let installed = agent.installed(&context.paths.cache, None);
+        json!({
+            "name": agent.name(),
+            "version": agent.pinned_version(),
+            "installed": installed.is_ok(),
+            "problem": installed.err().map(|error| error.to_string()),
+        })
+    });
+    Json(json!({"agents": listed.collect::<Vec<_>>()}))
+}
+
+/// The sandbox backends.
+#[utoipa::path(
+    get, path = "/api/v1/backends", tag = "catalogue", operation_id = "list_backends",
+    responses((status = 200, description = "The backends.", body = Object))
+)]
+pub async fn backends(State(app): State<App>) -> Json<Value> {
+    let listed = dressage_sandbox::registry()
+        .iter()
+        .map(|entry| json!({"name": entry.name, "summary": entry.summary}));
+    Json(json!({"backends": listed.collect::<Vec<_>>(), "default": app.service.config().backend}))
+}
+
+/// The ready-made tasks.
+#[utoipa::path(
+    get, path = "/api/v1/presets", tag = "catalogue", operation_id = "list_presets",
+    responses((status = 200, description = "The presets, each with its task.", body = Object))
+)]
+pub async fn presets() -> Json<Value> {
+    let listed = PRESETS
+        .iter()
+        .map(|preset| json!({"name": preset.name, "title": preset.title, "task": preset.task()}));
+    Json(json!({"presets": listed.collect::<Vec<_>>()}))
+}
+
+/// What waits and runs, and the limits.
+#[utoipa::path(
+    get, path = "/api/v1/queue", tag = "catalogue", operation_id = "get_queue",
+    responses((status = 200, description = "Counts and limits.", body = Object))
+)]
+pub async fn queue(State(app): State<App>) -> Json<Value> {
+    let live = app.service.live().borrow().clone();
+    let count = |wanted: fn(LiveState) -> bool| live.iter().filter(|rollout| wanted(rollout.state)).count();
+    let limits = &app.service.config().limits;
+    Json(json!({
+        "waiting": count(|state| state == LiveState::Queued),
+        "held": count(|state| state == LiveState::Held),
+        "running": count(|state| !matches!(state, LiveState::Queued | LiveState::Held)),
+        "limits": {
+            "running": limits.concurrency,
+            "waiting": limits.waiting,
+            "backends": limits.backends,
+            "endpoints": limits.endpoints,
+        },
+        "openenv_sessions": {"active": app.openenv.sessions.counts().0, "max": app.openenv.sessions.counts().1},
+    }))
+}

@@ -1,0 +1,297 @@
+//! What a server does, whatever it is asked through: OpenEnv, REST and MCP are forms of this.
+//!
+//! A rollout that is submitted is written into the queue on disk before anybody is told its id, and stays there until
+//! it is over, so that one which waits goes on after a restart.
+
+/// Why something was not done.
+mod error;
+
+/// What a rollout is asked for with.
+mod spec;
+
+/// What is told of rollouts.
+mod views;
+
+/// What happens in live rollouts.
+mod board;
+
+/// Endpoints in use.
+mod endpoints;
+
+/// Taking rollouts, and taking over those of a server that died.
+mod submit;
+
+/// Events for listeners.
+mod follow;
+
+/// Calls as trainers read them.
+mod turns;
+
+pub use endpoints::ClientBaseUrl;
+pub use error::{Code, Place, ServiceError};
+pub use follow::FeedItem;
+pub use spec::RolloutSpec;
+pub use submit::Idempotency;
+pub use turns::{Detail, Turn};
+pub use views::{LiveView, Page, Position, Submitted, Summary, View};
+
+use self::board::Board;
+use self::endpoints::Endpoints;
+use crate::error::Failure;
+use crate::workspace::{Context, Workspace};
+use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, QueueLimits, Supervisor};
+use dressage_sandbox::Backend;
+use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
+use dressage_wire::ids::RolloutId;
+use dressage_wire::rollout::RolloutOutcome;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+/// How a service works.
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// The backend of specs that name none.
+    pub backend: String,
+    /// How many rollouts run and wait.
+    pub limits: QueueLimits,
+    /// Which URLs callers may bring.
+    pub client_base_url: ClientBaseUrl,
+}
+
+/// The engine with everything around it that a server needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Service(Arc<Inner>);
+
+struct Inner {
+    context: Arc<Context>,
+    workspace: Workspace,
+    config: ServiceConfig,
+    supervisor: Supervisor,
+    board: Arc<Board>,
+    endpoints: Endpoints,
+    backends: Mutex<HashMap<String, Arc<dyn Backend>>>,
+    /// Outcomes of rollouts that this process ran, for whoever waits for them.
+    endings: Mutex<HashMap<RolloutId, watch::Receiver<Option<Arc<RolloutOutcome>>>>>,
+    /// What stores the logs of rollouts that are over.
+    keepers: TaskTracker,
+}
+
+impl Service {
+    /// Starts the engine, and goes on with what waited in the queue of a server that is dead.
+    ///
+    /// # Errors
+    /// Where the data directory cannot be used, or the default backend is unknown or cannot work here.
+    pub async fn start(context: Arc<Context>, config: ServiceConfig) -> Result<Self, Failure> {
+        let workspace = context.open().await?;
+        let backend = workspace.backend(&config.backend)?;
+        let board = Arc::new(Board::new());
+        let supervisor = workspace.engine(&context, config.limits.clone(), Some(board.clone()));
+        let service = Self(Arc::new(Inner {
+            endpoints: Endpoints::new(config.client_base_url),
+            backends: Mutex::new(HashMap::from([(config.backend.clone(), backend)])),
+            context,
+            workspace,
+            config,
+            supervisor,
+            board,
+            endings: Mutex::default(),
+            keepers: TaskTracker::new(),
+        }));
+        service.adopt().await?;
+        Ok(service)
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.0.workspace.store
+    }
+
+    /// Folders, configuration and environment.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn config(&self) -> &ServiceConfig {
+        &self.0.config
+    }
+
+    /// What waits and runs; watch it for changes.
+    #[must_use]
+    pub fn live(&self) -> watch::Receiver<Live> {
+        self.0.supervisor.live()
+    }
+
+    /// The id of a rollout that is known.
+    ///
+    /// # Errors
+    /// It is none, or of no rollout.
+    pub async fn find(&self, id: &str) -> Result<RolloutId, ServiceError> {
+        let unknown = || {
+            ServiceError::new(
+                Code::UnknownRollout,
+                format!("no rollout has the id `{}`", crate::terminal::one_line(id, 80)),
+            )
+        };
+        let id: RolloutId = id.parse().map_err(|_| unknown())?;
+        if self.0.board.log(id).is_some() {
+            return Ok(id);
+        }
+        match self.store().get(id).await {
+            Ok(_) => Ok(id),
+            Err(error) => match ServiceError::from(error) {
+                error if error.code == Code::UnknownRollout => Err(unknown()),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// A page of rollouts.
+    ///
+    /// # Errors
+    /// A cursor of no rollout; a store that cannot be read.
+    pub async fn list(&self, mut filter: ListFilter) -> Result<Page, ServiceError> {
+        let limit = filter.limit.unwrap_or(50).clamp(1, 1000);
+        // One more tells whether there is a next page.
+        filter.limit = Some(limit + 1);
+        let mut rows = self.store().list(&filter).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next_cursor = rows.last().filter(|_| more).map(|row| row.id);
+        let live = self.live().borrow().clone();
+        Ok(Page {
+            rollouts: rows.into_iter().map(|row| summary(row, &live)).collect(),
+            next_cursor,
+        })
+    }
+
+    /// A rollout.
+    ///
+    /// # Errors
+    /// There is none of that id; a store that cannot be read.
+    pub async fn get(&self, id: RolloutId) -> Result<View, ServiceError> {
+        let stored = self.store().get(id).await?;
+        let live = self.live().borrow().clone();
+        Ok(View {
+            summary: summary(stored.row, &live),
+            start: stored.start,
+            outcome: stored.outcome,
+        })
+    }
+
+    /// Waits until a rollout is over. `None` where it was interrupted and nothing came of it.
+    ///
+    /// # Errors
+    /// There is none of that id; a store that cannot be read.
+    pub async fn wait(&self, id: RolloutId) -> Result<Option<Arc<RolloutOutcome>>, ServiceError> {
+        let ending = self.0.endings().get(&id).cloned();
+        if let Some(mut ending) = ending
+            && let Ok(outcome) = ending.wait_for(Option::is_some).await
+        {
+            return Ok(outcome.clone());
+        }
+        Ok(self.store().get(id).await?.outcome.map(Arc::new))
+    }
+
+    /// Asks a rollout to stop. False where it was over already.
+    ///
+    /// # Errors
+    /// There is none of that id.
+    pub async fn cancel(&self, id: RolloutId) -> Result<bool, ServiceError> {
+        if self.0.endings().contains_key(&id) {
+            self.0.supervisor.cancel(id);
+            return Ok(true);
+        }
+        let stored = self.store().get(id).await?;
+        match stored.row.state {
+            RolloutState::Finished | RolloutState::Interrupted => Ok(false),
+            RolloutState::Queued | RolloutState::Running => Err(ServiceError::new(
+                Code::InvalidRequest,
+                format!("rollout {id} belongs to another process"),
+            )
+            .hint(Some("stop it where it was started".into()))),
+        }
+    }
+
+    /// The sandbox of a rollout that is held.
+    ///
+    /// # Errors
+    /// There is no such rollout, or it is not held.
+    pub async fn held(&self, id: RolloutId) -> Result<Held, ServiceError> {
+        match self.0.supervisor.held(id).await {
+            Ok(held) => Ok(held),
+            Err(HoldError::Unknown(_)) => {
+                let state = self.store().get(id).await?.row.state;
+                Err(ServiceError::new(
+                    Code::NotHeld,
+                    format!("rollout {id} is {} and not held", state.name()),
+                ))
+            }
+            Err(error) => Err(ServiceError::from_error(Code::NotHeld, &error).hint(Some(
+                "it is held from the end of the agent on, where it was submitted with `hold`".into(),
+            ))),
+        }
+    }
+
+    /// Stops admitting. What waits stays in the queue on disk for the next server; what runs may end within `grace`, then
+    /// it is cancelled. Returns when all is cleaned up.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.0.supervisor.stop_admitting();
+        let left = self.0.supervisor.forget_waiting().await;
+        if !left.is_empty() {
+            tracing::info!(
+                queue.rollouts = left.len(),
+                "left in the queue for the next server"
+            );
+        }
+        self.0.supervisor.shutdown(grace).await;
+        self.0.keepers.close();
+        self.0.keepers.wait().await;
+        self.0.endpoints.close().await;
+    }
+
+    /// The engine, for whoever ends it by signals.
+    #[must_use]
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.0.supervisor
+    }
+}
+
+impl Inner {
+    fn endings(
+        &self,
+    ) -> std::sync::MutexGuard<'_, HashMap<RolloutId, watch::Receiver<Option<Arc<RolloutOutcome>>>>> {
+        self.endings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The backend of that name; made once.
+    fn backend(&self, name: &str) -> Result<Arc<dyn Backend>, ServiceError> {
+        let mut backends = self.backends.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backend) = backends.get(name) {
+            return Ok(backend.clone());
+        }
+        let made = self.workspace.backend(name);
+        let backend = made.map_err(|failure| ServiceError::from_failure(Code::BackendUnusable, &failure))?;
+        backends.insert(name.to_owned(), backend.clone());
+        Ok(backend)
+    }
+}
+
+fn summary(row: RolloutRow, live: &[Arc<LiveRollout>]) -> Summary {
+    let found = live.iter().find(|rollout| rollout.id == row.id);
+    // What waits stands in the order in which it may start.
+    let waits_before = |id| {
+        let waiting = live.iter().filter(|rollout| rollout.state == LiveState::Queued);
+        waiting.take_while(|rollout| rollout.id != id).count()
+    };
+    let live = found
+        .map(|rollout| LiveView::of(rollout, waits_before(rollout.id)))
+        .unwrap_or_default();
+    Summary { row, live }
+}
