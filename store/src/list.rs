@@ -115,11 +115,13 @@ impl Store {
     pub async fn repeated(&self, rows: &[RolloutRow]) -> Result<HashSet<RolloutId>, StoreError> {
         const OPERATION: &str = "finding rollouts of the same task";
         // The first sample of a group is 0, whatever became of the others.
-        let groups: Vec<(String, Option<String>, String)> =
-            sqlx::query_as("SELECT DISTINCT owner, task_id, title FROM rollouts WHERE sample > 0")
-                .fetch_all(&self.readers)
-                .await
-                .map_err(|source| self.failed(OPERATION, source))?;
+        let groups: Vec<(String, Option<String>, String)> = sqlx::query_as(
+            "SELECT owner, task_id, title FROM rollouts WHERE sample > 0 \
+                 UNION SELECT owner, task_id, title FROM queue WHERE sample > 0",
+        )
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|source| self.failed(OPERATION, source))?;
         let groups: HashSet<_> = groups.into_iter().collect();
         let group = |row: &RolloutRow| (row.owner.to_string(), row.task_id.clone(), row.title.clone());
         let repeated = rows.iter().filter(|row| groups.contains(&group(row)));
