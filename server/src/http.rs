@@ -3,6 +3,9 @@
 /// Who may ask.
 pub mod access;
 
+/// The token of a server whose sandboxes can reach it.
+mod token;
+
 /// Failures as replies.
 mod reply;
 
@@ -22,6 +25,7 @@ pub use access::{Access, AccessConfig};
 pub use body::JsonBody;
 pub use listen::Listener;
 pub use reply::ErrorBody;
+pub use token::ControlToken;
 
 use crate::mcp::McpService;
 use crate::service::{Code, Service, ServiceError};
@@ -69,6 +73,8 @@ pub fn router(app: App) -> Router {
         .nest("/api/v1", rest::router())
         .merge(openenv::router(app.openenv.mode))
         .route("/openapi.json", get(rest::openapi::json))
+        .route("/docs", get(rest::reference::page))
+        .route("/docs/style.css", get(rest::reference::style))
         .route("/ready", get(operating::ready))
         .route("/metrics", get(operating::metrics))
         .fallback(unknown_route)

@@ -204,7 +204,11 @@ impl Observer for Metrics {
         match &event.event {
             Event::Queued { .. } => count(&self.submitted, &[], 1),
             Event::StageEnded { stage, duration_ms } => {
-                observe(&self.stage_seconds, &[("stage", stage.name())], seconds(*duration_ms));
+                observe(
+                    &self.stage_seconds,
+                    &[("stage", stage.name())],
+                    seconds(*duration_ms),
+                );
             }
             Event::CallEnded { call } => {
                 let (end, purpose) = (word(&call.end), word(&call.purpose));

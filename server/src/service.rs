@@ -50,7 +50,7 @@ use dressage_sandbox::Backend;
 use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::RolloutOutcome;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -61,6 +61,8 @@ use tokio_util::task::TaskTracker;
 pub struct ServiceConfig {
     /// The backend of specs that name none.
     pub backend: String,
+    /// Backends that share this machine's loopback and may be used all the same.
+    pub shared: BTreeSet<&'static str>,
     /// How many rollouts run and wait.
     pub limits: QueueLimits,
     /// Which URLs callers may bring.
@@ -300,6 +302,17 @@ impl Inner {
 
     /// The backend of that name; made once.
     fn backend(&self, name: &str) -> Result<Arc<dyn Backend>, ServiceError> {
+        if dressage_sandbox::by_name(name)
+            .is_ok_and(|entry| entry.shares_loopback && !self.config.shared.contains(entry.name))
+        {
+            return Err(ServiceError::new(
+                Code::BackendUnusable,
+                format!("backend `{name}` isolates nothing from this server, and is not allowed"),
+            )
+            .hint(Some(
+                "`--allow-backend` of `dressage serve` allows it; the server then asks for a token".into(),
+            )));
+        }
         let mut backends = self.backends.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(backend) = backends.get(name) {
             return Ok(backend.clone());

@@ -214,12 +214,7 @@ impl Workspace {
     /// Starts the engine for a command.
     #[must_use]
     pub fn supervisor(&self, context: &Context, concurrency: usize) -> Supervisor {
-        self.engine(
-            context,
-            QueueLimits::of(concurrency),
-            self.store.clone(),
-            None,
-        )
+        self.engine(context, QueueLimits::of(concurrency), self.store.clone(), None)
     }
 
     /// Starts the engine for a server.

@@ -58,7 +58,7 @@ fn row<const N: usize>(page: &mut String, cells: [&str; N]) {
 
 fn configuration() -> String {
     let mut page = String::from(CONFIGURATION_HEAD);
-    for table in ["defaults", "endpoints.NAME"] {
+    for table in ["defaults", "serve", "endpoints.NAME"] {
         let _ = write!(
             page,
             "\n### `[{table}]`\n\n| key | for example | what it sets |\n| --- | --- | --- |\n"

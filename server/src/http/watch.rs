@@ -82,9 +82,7 @@ fn log(response: &Response, method: &str, route: &str, duration_ms: u64) {
 fn protect(response: &mut Response, is_api: bool) {
     let headers = response.headers_mut();
     let mut or_else = |name, value| {
-        headers
-            .entry(name)
-            .or_insert(HeaderValue::from_static(value));
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
     };
     or_else(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     or_else(header::REFERRER_POLICY, "no-referrer");

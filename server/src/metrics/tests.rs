@@ -75,7 +75,7 @@ fn what_happens_is_counted() {
         "dressage_rollouts_ended_total{ended=\"setup_error\"} 1",
         "dressage_rollouts_ended_total{ended=\"completed\"} 0",
         "dressage_rollout_faults_total{owner=\"task\",code=\"setup_command_failed\"} 1",
-        "dressage_stage_duration_seconds_bucket{le=\"0.05\",stage=\"boot\"} 1",
+        "dressage_stage_duration_seconds_bucket{stage=\"boot\",le=\"0.05\"} 1",
         "dressage_calls_total{end=\"complete\",purpose=\"agent\"} 1",
         "dressage_tokens_total{kind=\"completion\"} 20",
         "dressage_call_flags_total{flag=\"truncated\"} 1",
