@@ -3,6 +3,9 @@
 /// Who may ask.
 pub mod access;
 
+/// The token of a server whose sandboxes can reach it.
+mod token;
+
 /// Failures as replies.
 mod reply;
 
@@ -12,10 +15,17 @@ pub mod body;
 /// Connections.
 mod listen;
 
+/// What holds for every reply.
+pub mod watch;
+
+/// Readiness and metrics.
+pub mod operating;
+
 pub use access::{Access, AccessConfig};
 pub use body::JsonBody;
 pub use listen::Listener;
 pub use reply::ErrorBody;
+pub use token::ControlToken;
 
 use crate::mcp::McpService;
 use crate::service::{Code, Service, ServiceError};
@@ -59,15 +69,24 @@ pub struct OpenEnv {
 
 /// Every route, with what holds for all of them.
 pub fn router(app: App) -> Router {
-    Router::new()
+    let routes = Router::new()
         .nest("/api/v1", rest::router())
         .merge(openenv::router(app.openenv.mode))
         .route("/openapi.json", get(rest::openapi::json))
+        .route("/docs", get(rest::reference::page))
+        .route("/docs/style.css", get(rest::reference::style))
+        .route("/ready", get(operating::ready))
+        .route("/metrics", get(operating::metrics))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(middleware::from_fn(watch::remember_route))
+        .with_state(app.clone());
+    // The guard cuts keys out of paths, so that it must stand before what looks for the route.
+    Router::new()
+        .fallback_service(routes)
         .layer(middleware::from_fn_with_state(app.clone(), access::guard))
-        .with_state(app)
+        .layer(middleware::from_fn_with_state(app, watch::watch))
 }
 
 async fn unknown_route(uri: axum::http::Uri) -> axum::response::Response {

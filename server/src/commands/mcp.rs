@@ -37,6 +37,11 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         .or(context.config.defaults.sandbox.as_deref());
     let config = ServiceConfig {
         backend: sandbox.unwrap_or(DEFAULT_SANDBOX).to_owned(),
+        // No agent can reach standard input.
+        shared: dressage_sandbox::registry()
+            .iter()
+            .map(|entry| entry.name)
+            .collect(),
         limits: QueueLimits::of(arguments.concurrency.max(1)),
         // Whoever started this program may use what its environment holds.
         client_base_url: ClientBaseUrl::Any,

@@ -45,6 +45,8 @@ use utoipa::OpenApi;
         crate::openenv::plain::reset,
         crate::openenv::plain::step,
         crate::mcp::route::route,
+        crate::http::operating::ready,
+        crate::http::operating::metrics,
     ),
     components(schemas(crate::http::ErrorBody)),
     tags(
@@ -54,6 +56,7 @@ use utoipa::OpenApi;
         (name = "held", description = "A sandbox that is kept after the agent, for the caller's own verifier."),
         (name = "catalogue", description = "What there is to choose from."),
         (name = "openenv", description = "The surface of OpenEnv's opencode_env."),
+        (name = "operating", description = "What those who operate the server look at."),
     )
 )]
 pub struct Document;
@@ -61,4 +64,24 @@ pub struct Document;
 /// `GET /openapi.json`.
 pub async fn json(State(_): State<App>) -> Json<utoipa::openapi::OpenApi> {
     Json(Document::openapi())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_is_the_one_that_was_reviewed() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openapi.json");
+        let mut made = serde_json::to_string_pretty(&Document::openapi()).unwrap();
+        made.push('\n');
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, &made).unwrap();
+        }
+        let reviewed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            reviewed == made,
+            "server/tests/openapi.json is stale: run `UPDATE_DOCS=1 cargo test -p dressage openapi`, and look at what changed"
+        );
+    }
 }

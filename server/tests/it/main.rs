@@ -31,5 +31,8 @@ mod rollouts;
 /// Bars, colours and plain lines.
 mod terminals;
 
+/// What those who operate a server look at.
+mod operating;
+
 /// Ctrl-C, kill -9, two processes.
 mod endings;
