@@ -17,6 +17,11 @@ SILENCE_S = 45.0
 ATTEMPTS = 8
 """Connections in a row that bring nothing new, before following is given up."""
 
+FIRST_PAUSE_S = 0.1
+"""Seconds before the first new connection; twice as long before each further one."""
+
+LONGEST_PAUSE_S = 5.0
+
 
 @dataclass(frozen=True)
 class Missed:
@@ -76,4 +81,4 @@ class Follow:
             raise error
         if self._fruitless >= ATTEMPTS:
             raise error or errors.ConnectionFailedError("the events ended again and again")
-        return min(5.0, 0.1 * float(1 << self._fruitless))
+        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * float(1 << self._fruitless))

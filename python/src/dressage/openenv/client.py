@@ -139,8 +139,8 @@ def _arguments(
 class OpenCodeEnv:
     """A session with a server of `opencode_env`'s protocol, for asyncio; `with` and `.sync()` give one for threads.
 
-    `message_timeout_s` is how long a reply may take; a server of Dressage sends white space while a rollout runs, so with
-    it that is the longest silence. `api_key` is one of the server's keys (else DRESSAGE_API_KEY).
+    `message_timeout_s` is how long a reply may take; a server of Dressage sends white space while a rollout runs, so
+    with it that is the longest silence. `api_key` is one of the server's keys.
     """
 
     def __init__(
@@ -181,7 +181,11 @@ class OpenCodeEnv:
             self._sync.close()
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -284,7 +288,11 @@ class SyncOpenCodeEnv:
         return f"SyncOpenCodeEnv({self._options['base_url']!r})"
 
     def __enter__(self) -> Self:
-        self.connect()
+        try:
+            self.connect()
+        except BaseException:
+            self._http.close()
+            raise
         return self
 
     def __exit__(

@@ -283,9 +283,9 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
     `mode`, `verifier` and the timeouts are upstream's; a `sandbox_backend` is one of `dressage.openenv.sandbox`.
     `sampling` is put on every model call over what OpenCode asks for; TRL gives it. `server` is the URL of a
     `dressage serve` with its `api_key`; without it that of DRESSAGE_URL, or one that is started here.
-    `verify_when="always"` lets the verifier judge after a timeout or a failure of the agent, too. `tasks` are whole tasks
-    by their instruction, for trainers that pass the instruction alone. `options` are further ones of a rollout, such as
-    `priority`.
+    `verify_when="always"` lets the verifier judge after a timeout or a failure of the agent, too. `tasks` are whole
+    tasks by their instruction, for trainers that pass the instruction alone. `options` are further ones of a rollout,
+    such as `priority`.
     """
 
     def __init__(
@@ -353,7 +353,8 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
         """Makes a session, and starts its agent unless told not to.
 
         `task` is what `OpenCodeTask.coerce` takes; where it is the instruction of one of the factory's `tasks`, it is
-        that. `seed` and `episode_id` are stored with the rollout; `seed` chooses tasks in trainers, and is no sampling seed.
+        that. `seed` and `episode_id` are stored with the rollout; `seed` chooses tasks in trainers, and is none of the
+        sampler.
         """
         meant = OpenCodeTask.coerce(task)
         if (known := self._tasks.get(meant.instruction)) is not None:

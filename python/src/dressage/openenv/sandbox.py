@@ -282,7 +282,7 @@ class _BackgroundCommand:
     @property
     def pid(self) -> int:
         """Its first process in the sandbox; 0 where there is none."""
-        found = self._sandbox.exec(_FIND_JOB.format(mark=self._mark, then="echo ${p#/proc/}"), timeout=10).stdout
+        found = self._sandbox.exec(_for_each_process(self._mark, "echo ${p#/proc/}"), timeout=10).stdout
         return int(found.split()[0]) if found.split() else 0
 
     def wait(self, timeout: float | None = None) -> int:
@@ -295,7 +295,7 @@ class _BackgroundCommand:
 
     def kill(self) -> None:
         if self._thread.is_alive():
-            self._sandbox.exec(_FIND_JOB.format(mark=self._mark, then="kill -KILL ${p#/proc/}"), timeout=10)
+            self._sandbox.exec(_for_each_process(self._mark, "kill -KILL ${p#/proc/}"), timeout=10)
 
     def _run(self, cmd: str, cwd: str | None) -> None:
         try:
@@ -304,7 +304,11 @@ class _BackgroundCommand:
             self._error = error
 
 
-_FIND_JOB = "for p in /proc/[0-9]*; do tr '\\0' '\\n' <$p/environ 2>/dev/null | grep -qx DRESSAGE_JOB={mark} && {then}; done; true"
+def _for_each_process(mark: str, then: str) -> str:
+    """Shell text that does something with each process of a background command, as `$p` below /proc."""
+    is_one = f"tr '\0' '\n' <$p/environ 2>/dev/null | grep -qx DRESSAGE_JOB={mark}"
+    return f"for p in /proc/[0-9]*; do {is_one} && {then}; done; true"
+
 
 __all__ = [
     "BgJob",

@@ -36,8 +36,8 @@ def training_trace(turns: Sequence[CapturedTurn]) -> TrainingTrace:
     """The agent's own turns as TRL 1.16 wants them: engine ids, log-probabilities, masks, and nothing made up.
 
     Titles, summaries, sub-agents and foreign calls are left out, and so are calls that did not succeed. A turn that is
-    not to be trained stays, with a mask of zeros. A turn whose capture is not whole (`flags` say why) is left out: in the
-    prompts of later turns its tokens are there all the same.
+    not to be trained stays, with a mask of zeros. A turn whose capture is not whole (`flags` say why) is left out: in
+    the prompts of later turns its tokens are there all the same.
 
     Raises `ValueError` where not one turn was captured in tokens: training cannot begin so, and TRL stops. Raises
     `RuntimeError` where not one call succeeded: that is a failed rollout, and TRL goes on without it.
