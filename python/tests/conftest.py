@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,9 +31,18 @@ def _alone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def data_dir() -> Iterator[Path]:
+    """A data directory that other users can enter, as which root's sandboxes run; pytest's folders cannot be."""
+    with tempfile.TemporaryDirectory(prefix="dressage-") as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture(scope="session")
+def server(data_dir: Path) -> Iterator[Server]:
     """A server of the real program."""
     if not os.environ.get("DRESSAGE_BINARY"):
         pytest.skip("DRESSAGE_BINARY names no program")
-    with serve(data_dir=tmp_path_factory.mktemp("data")) as running:
+    with serve(data_dir=data_dir) as running:
         yield running

@@ -72,9 +72,9 @@ def test_what_is_wrong_is_said(client: Client) -> None:
         client.submit("x", endpoint="no-such-endpoint")
 
 
-def test_a_server_can_want_a_key(tmp_path: Path) -> None:
+def test_a_server_can_want_a_key(data_dir: Path) -> None:
     key = "0123456789abcdef0123"
-    with dressage.serve(data_dir=tmp_path, api_key=key) as server:
+    with dressage.serve(data_dir=data_dir / "keyed", api_key=key) as server:
         with server.client() as client:
             assert client.queue().waiting == 0
         with pytest.raises(dressage.UnauthorizedError), Client(server.url) as client:
@@ -288,10 +288,10 @@ def test_the_environment_over_the_network(client: Client, server: Server) -> Non
 @agent
 @pytest.mark.usefixtures("needs_agent")
 @pytest.mark.parametrize("name", ["quickstart", "dressage_client", "openenv_client"])
-def test_an_example_prints_a_reward(name: str, tmp_path: Path) -> None:
+def test_an_example_prints_a_reward(name: str, data_dir: Path) -> None:
     if name == "openenv_client":
         pytest.importorskip("openenv")
-    environment = {**os.environ, "DRESSAGE_DATA_DIR": str(tmp_path)}
+    environment = {**os.environ, "DRESSAGE_DATA_DIR": str(data_dir / "example")}
     environment.pop("DRESSAGE_URL", None)
     ran = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],

@@ -306,7 +306,7 @@ class _BackgroundCommand:
 
 def _for_each_process(mark: str, then: str) -> str:
     """Shell text that does something with each process of a background command, as `$p` below /proc."""
-    is_one = f"tr '\0' '\n' <$p/environ 2>/dev/null | grep -qx DRESSAGE_JOB={mark}"
+    is_one = f"tr '\\0' '\\n' <$p/environ 2>/dev/null | grep -qx DRESSAGE_JOB={mark}"
     return f"for p in /proc/[0-9]*; do {is_one} && {then}; done; true"
 
 
