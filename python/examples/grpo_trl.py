@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import functools
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -113,7 +114,9 @@ class Rollouts:
             "logprobs": [0.0],
             "env_mask": [0],
             "env_reward": None,
+            "seconds": None,
         }
+        begun = time.monotonic()
         try:
             session = self.factory.create(prompt)
         except RuntimeError as error:
@@ -138,12 +141,18 @@ class Rollouts:
             "logprobs": row.old_log_probs[start:],
             "env_mask": row.completion_mask[start:],
             "env_reward": reward,
+            "seconds": time.monotonic() - begun,
         }
 
 
 def environment_reward(env_reward: list[float | None], **_: Any) -> list[float | None]:
     """Gives the reward that came with each rollout; None is no verdict, and stays out of the group's mean."""
     return env_reward
+
+
+def speed(seconds: list[float | None], **_: Any) -> list[float | None]:
+    """Takes a little off for time. The scripted model always solves its task: without this there was no gradient."""
+    return [None if taken is None else -0.001 * taken for taken in seconds]
 
 
 def on_a_cpu(server: str, steps: int) -> None:
@@ -180,6 +189,7 @@ def on_a_cpu(server: str, steps: int) -> None:
         sampling={"temperature": 1.0},
         server=server,
     )
+    rewards: list[Any] = [environment_reward, speed]
     trainer = GRPOTrainer(
         model=model,
         args=GRPOConfig(
@@ -195,13 +205,16 @@ def on_a_cpu(server: str, steps: int) -> None:
         ),
         train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": INSTRUCTION}]] * 2}),
         processing_class=tokenizer,
-        reward_funcs=environment_reward,
+        reward_funcs=rewards,
         rollout_func=Rollouts(factory, tokenizer.pad_token_id),
     )
     trainer.train()
     for line in trainer.state.log_history:
         if "reward" in line:
-            print(f"step {line['step']}: reward {line['reward']}, trained tokens {line['completions/mean_length']:.0f}")
+            reward, tokens = line["rewards/environment_reward/mean"], line["completions/mean_length"]
+            print(
+                f"step {line['step']}: reward {reward}, {tokens:.0f} trained tokens, gradient {line['grad_norm']:.3g}"
+            )
 
 
 def main() -> None:
