@@ -92,6 +92,19 @@ def test_what_httpx_raises_is_translated(fake: FakeServer) -> None:
         client.get("r1")
 
 
+def test_what_does_no_more_when_sent_twice_is_sent_again(fake: FakeServer) -> None:
+    closed = httpx.RemoteProtocolError("server disconnected without sending a response")
+    fake.on("GET", f"{R}/r1", closed, reply(**row()))
+    fake.on("POST", R, closed, reply(202, rollouts=[{"id": "r1"}]))
+    client = fake.client()
+    assert client.get("r1").id == "r1"
+    assert client.submit("x", idempotency_key="once")[0].id == "r1"
+    fake.on("POST", R, closed)
+    with pytest.raises(dressage.ConnectionFailedError):
+        client.submit("x")
+    assert len(fake.all("POST", R)) == 3
+
+
 def test_pages_follow_one_another(fake: FakeServer) -> None:
     fake.on("GET", R, reply(rollouts=[row("r2")], next_cursor="r2"), reply(rollouts=[row("r1")], next_cursor=None))
     found = list(fake.client().rollouts(state=["queued", "running"], reward_min=0.5, agent=None))

@@ -12,6 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from dressage import Server
 from dressage.openenv import OpenCodeConfig, OpenCodeSessionFactory
 
 from .fake import FakeServer, failed_turn, fault, finished, reply, row, turn
@@ -154,6 +155,34 @@ def test_an_endpoint_without_tokens_stops_the_worker(fake: FakeServer, make_loop
     loop = make_loop(builder(played(fake, HELD, turns=[text])))
     with pytest.raises(openenv_harness.CaptureContractError, match="prompt_ids_missing"):
         loop._run_session("answer")
+
+
+@pytest.mark.binary
+@pytest.mark.agent
+def test_the_real_agent_goes_all_the_way(server: Server, make_loop: Callable[..., Any]) -> None:
+    """From TRL's loop through the real program and the real agent to rows that TRL trains on."""
+    client = server.client()
+    if not any(known.installed for known in client.agents()):
+        pytest.skip("opencode is not installed")
+    task = next(preset.task for preset in client.presets() if preset.name == "binary_search")
+    loop = make_loop(
+        partial(
+            OpenCodeSessionFactory,
+            config=OpenCodeConfig(endpoint="demo", agent_timeout_s=120.0),
+            mode="transparent_proxy",
+            tasks={task["instruction"]: {"instruction": task["instruction"], "verify": task["verify"]}},
+            server=server.url,
+        )
+    )
+    prompt = [{"role": "user", "content": task["instruction"]}]
+    (messages, completion_ids, rows, calls, _, reward), metrics = loop._run_session(prompt, group_id=1)
+    rollout = client.get(next(client.rollouts(limit=1)).id)
+    assert (reward, rollout.reward) == (1.0, 1.0)
+    assert sum(sum(made.completion_mask) for made in rows) == rollout.totals.trainable_tokens == len(completion_ids)
+    assert all(len(made.input_ids) == len(made.completion_mask) == len(made.old_log_probs) for made in rows)
+    assert calls > 0
+    assert metrics["turns"] == rollout.totals.trainable_calls
+    assert messages[-1]["role"] == "assistant"
 
 
 def test_entries_are_what_trl_read_before(fake: FakeServer) -> None:

@@ -245,10 +245,19 @@ class AsyncClient:
                 await self.cancel(rollout)
 
     async def _send(self, request: api.Request[T]) -> T:
-        with api.translated(f"{request.method} {request.path}"):
-            response = await self._http.request(**request.arguments(self._timeout_s))
+        try:
+            response = await self._sent(request)
+        except errors.ConnectionFailedError:
+            # The server may have closed a connection that was kept, just as it was used again.
+            if not request.is_repeatable:
+                raise
+            response = await self._sent(request)
         api.check(response)
         return request.read(response)
+
+    async def _sent(self, request: api.Request[T]) -> httpx.Response:
+        with api.translated(request.name):
+            return await self._http.request(**request.arguments(self._timeout_s))
 
     async def _follow(self, follow: Follow) -> AsyncIterator[models.RolloutEvent | Missed]:
         while True:

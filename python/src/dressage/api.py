@@ -40,6 +40,16 @@ class Request(Generic[T]):
     takes_s: float = 0.0
     """Seconds that the server may work before it answers, beyond the client's timeout."""
 
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether sending it twice does no more than sending it once."""
+        return self.method == "GET" or "Idempotency-Key" in self.headers
+
     def arguments(self, timeout_s: float) -> dict[str, Any]:
         """Those of `httpx.Client.request`, without a body where there is none."""
         arguments: dict[str, Any] = {

@@ -288,10 +288,19 @@ class Client:
     # ---
 
     def _send(self, request: api.Request[T]) -> T:
-        with api.translated(f"{request.method} {request.path}"):
-            response = self._http.request(**request.arguments(self._timeout_s))
+        try:
+            response = self._sent(request)
+        except errors.ConnectionFailedError:
+            # The server may have closed a connection that was kept, just as it was used again.
+            if not request.is_repeatable:
+                raise
+            response = self._sent(request)
         api.check(response)
         return request.read(response)
+
+    def _sent(self, request: api.Request[T]) -> httpx.Response:
+        with api.translated(request.name):
+            return self._http.request(**request.arguments(self._timeout_s))
 
     def _follow(self, follow: Follow) -> Iterator[models.RolloutEvent | Missed]:
         while True:

@@ -282,6 +282,13 @@ def test_an_agent_that_fails_has_an_exit_code_and_no_reward(fake: FakeServer) ->
     assert not fake.all("POST", f"{R}/r1/finish")
 
 
+def test_a_hold_that_ran_out_leaves_no_verdict(fake: FakeServer) -> None:
+    session = started(fake, HELD, finished(reward=0.5), verifier=verifier)
+    assert session.wait_for_completion() == 0
+    result = session.verify([])
+    assert (result.env_reward, result.artifacts) == (None, {"error": "it is completed"})
+
+
 def test_a_rollout_whose_server_died_is_an_error(fake: FakeServer) -> None:
     session = started(fake, row(state="interrupted"))
     with pytest.raises(RolloutFailedError, match="interrupted"):

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from .. import errors, models
@@ -110,11 +111,13 @@ class OpenCodeSession(ResourceSession):
         if self._verifier is None and rollout.is_held:
             self._client.finish(rollout.id)
             rollout = self._client.wait(rollout.id)
+        if self._verifier is None:
+            return _verdict(rollout)
         if rollout.is_over:
-            self._verdict = _verdict(rollout)
-        elif self._verifier is not None:
-            self._verdict = self._verifier(self.sandbox, self.task)
-        return self._verdict or VerifyResult(env_reward=None, done=True)
+            # It failed, or its hold ran out: there is no sandbox to judge in, and so no verdict.
+            return replace(_verdict(rollout), env_reward=None, artifacts={"error": _why(rollout)})
+        self._verdict = self._verifier(self.sandbox, self.task)
+        return self._verdict
 
     def close(self) -> None:
         """Ends the rollout, wherever it is, and the sandbox with it. A verifier's reward is stored with it."""
@@ -225,13 +228,8 @@ class OpenCodeSession(ResourceSession):
 
     def _start_once(self) -> None:
         """Submits the rollout and waits for its agent. One that does not get so far leaves nothing."""
-        # Sent again where the first answer is lost, it counts once.
-        key = uuid.uuid4().hex
-        try:
-            submitted = self._client.submit_all([self._spec], idempotency_key=key)
-        except (errors.ConnectionFailedError, errors.TimedOutError):
-            time.sleep(min(self._backoff_s, 1.0))
-            submitted = self._client.submit_all([self._spec], idempotency_key=key)
+        # With a key it is sent again where the first answer is lost, and counts once.
+        submitted = self._client.submit_all([self._spec], idempotency_key=uuid.uuid4().hex)
         self.rollout_id = submitted[0].id
         try:
             self._wait_for_agent(self.rollout_id)
