@@ -393,6 +393,19 @@ def test_opencode_has_its_own_tools(fake: FakeServer) -> None:
 # --- the sandbox ---
 
 
+def test_while_the_agent_works_its_sandbox_is_closed(fake: FakeServer) -> None:
+    session = started(fake, AGENT)
+    busy = refusal(409, "not_held", "rollout r1 is not held")
+    fake.on("POST", f"{R}/r1/exec", busy).on("GET", f"{R}/r1/files/a", busy).on("PUT", f"{R}/r1/files/a", busy)
+    for attempt in (
+        lambda: session.sandbox.exec("true"),
+        lambda: session.sandbox.read_text("a"),
+        lambda: session.sandbox.write_text("a", "b"),
+    ):
+        with pytest.raises(SandboxNotReadyError, match="not held"):
+            attempt()
+
+
 def test_files_of_a_rollout_that_is_over_are_found_by_their_absolute_path(fake: FakeServer) -> None:
     session = started(fake, finished())
     fake.on("GET", f"{R}/r1/files/sub%2Fa.txt", httpx.Response(200, content=b"text"))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Protocol, runtime_checkable
 
 from ..client import Client
-from ..errors import DressageError, NotFoundError
+from ..errors import ConflictError, DressageError, NotFoundError
 
 LONGEST_S = 86_400.0
 """Seconds that a command can take at most."""
@@ -216,7 +218,8 @@ class HeldSandbox:
     ) -> ExecResult:
         """Run a shell command, apart from what the agent left; exit code 124 after `timeout` seconds."""
         limit = LONGEST_S if timeout is None else float(timeout)
-        result = self._client.exec(self._rollout, cmd, timeout_s=limit, env=envs, cwd=cwd)
+        with _held():
+            result = self._client.exec(self._rollout, cmd, timeout_s=limit, env=envs, cwd=cwd)
         return ExecResult(result.exit_code, result.stdout, result.stderr)
 
     def start_bg(self, cmd: str, *, envs: dict[str, str] | None = None, cwd: str | None = None) -> BgJob:
@@ -225,12 +228,14 @@ class HeldSandbox:
 
     def write_text(self, path: str, content: str) -> None:
         """Write a file; folders are made. A relative path is below the working directory."""
-        self._client.write_file(self._rollout, path, content)
+        with _held():
+            self._client.write_file(self._rollout, path, content)
 
     def read_text(self, path: str) -> str:
         """Read a file; bytes that are no UTF-8 are replaced. Raises `FileNotFoundError`."""
         try:
-            content = self._client.read_file(self._rollout, path)
+            with _held():
+                content = self._client.read_file(self._rollout, path)
         except NotFoundError as error:
             content = self._collected(path, error)
         return content.decode("utf-8", "replace")
@@ -256,6 +261,15 @@ class HeldSandbox:
             return self._client.read_file(self._rollout, str(relative))
         except (ValueError, NotFoundError):
             raise SandboxFileNotFoundError(f"there is no file `{path}`: {error.message}") from error
+
+
+@contextmanager
+def _held() -> Iterator[None]:
+    """Says of a sandbox that is not held what it is."""
+    try:
+        yield
+    except ConflictError as error:
+        raise SandboxNotReadyError(error.message) from error
 
 
 def release(client: Client, rollout: str, reward: float | None = None, detail: dict[str, Any] | None = None) -> None:
