@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +187,26 @@ def test_setup_that_fails_is_data(client: Client) -> None:
     assert (rollout.ended, rollout.reward) == ("setup_error", None)
     assert rollout.fault is not None
     assert (rollout.fault.code, rollout.fault.owner) == ("setup_command_failed", "task")
+
+
+@agent
+@pytest.mark.usefixtures("needs_agent")
+def test_a_listener_outlives_a_server_that_is_killed(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    folder = data_dir / "killed"
+    with dressage.serve(port=port, data_dir=folder) as first, first.client() as client:
+        (submitted,) = client.submit(failing("sleep 60"), endpoint="demo")
+        told = client.events(submitted.id)
+        seen = [next(told)]
+        while not isinstance(seen[-1].event, models.CommandStarted):
+            seen.append(next(told))
+        os.killpg(first.pid, signal.SIGKILL)
+        with dressage.serve(port=port, data_dir=folder):
+            seen += told
+            assert client.get(submitted.id).state == "interrupted"
+            assert client.wait(submitted.id).reward is None
+    assert [event.sequence for event in seen] == list(range(len(seen)))
 
 
 def verifier(sandbox: SandboxHandle, task: OpenCodeTask) -> VerifyResult:

@@ -124,6 +124,7 @@ class Server:
 
 def start(
     *,
+    port: int = 0,
     arguments: Sequence[str] = (),
     data_dir: str | Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -132,15 +133,15 @@ def start(
 ) -> Server:
     """Starts `dressage serve` and waits until it answers. Whoever starts it stops it; `serve` does both.
 
-    `arguments` are further ones of `dressage serve`, `env` goes over the environment. With an `api_key`, of at least 16
-    characters, callers need it. Raises `ServeError`.
+    Port 0 is a free one. `arguments` are further ones of `dressage serve`, `env` goes over the environment. With an
+    `api_key`, of at least 16 characters, callers need it. Raises `ServeError`.
     """
     environment = {**os.environ, "NO_COLOR": "1", **(env or {})}
     if api_key is not None:
         environment["DRESSAGE_API_KEYS"] = api_key
     if data_dir is not None:
         environment["DRESSAGE_DATA_DIR"] = str(data_dir)
-    command = [str(program.find()), "serve", "--port", "0", "--grace", "0", *arguments]
+    command = [str(program.find()), "serve", "--port", str(port), "--grace", "0", *arguments]
     process = subprocess.Popen(  # noqa: S603 - the shell's text is fixed, the rest are its arguments
         ["/bin/sh", "-c", _GUARDED, "sh", *command],
         stdin=subprocess.PIPE,
@@ -162,6 +163,7 @@ def start(
 @contextmanager
 def serve(
     *,
+    port: int = 0,
     arguments: Sequence[str] = (),
     data_dir: str | Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -172,7 +174,7 @@ def serve(
 
     On the way out, what still runs is cancelled and cleaned up.
     """
-    server = start(arguments=arguments, data_dir=data_dir, env=env, api_key=api_key, timeout_s=timeout_s)
+    server = start(port=port, arguments=arguments, data_dir=data_dir, env=env, api_key=api_key, timeout_s=timeout_s)
     try:
         yield server
     finally:
