@@ -188,6 +188,27 @@ def test_a_request_whose_answer_was_lost_counts_once(fake: FakeServer) -> None:
     assert first == second
 
 
+def test_attempts_without_an_answer_are_one_and_others_are_not(fake: FakeServer) -> None:
+    lost = finished(ended="setup_error", agent=None, fault=fault("sandbox_lost", "sandbox", retryable=True))
+    cut = httpx.ReadError("cut")
+    fake.on("POST", R, cut, cut, reply(202, **TAKEN), reply(202, rollouts=[{"id": "r2"}]))
+    fake.on("GET", f"{R}/r1", reply(**lost)).on("POST", f"{R}/r1/cancel", reply(**lost))
+    fake.on("GET", f"{R}/r2", reply(**row("r2", stage="agent")))
+    assert factory(fake).create("x").rollout_id == "r2"
+    keys = [request.headers["idempotency-key"] for request in fake.all("POST", R)]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
+def test_a_session_that_is_closed_while_it_starts_leaves_nothing(fake: FakeServer) -> None:
+    session = factory(fake).create("x", start_agent=False)
+    fake.on("POST", R, reply(202, **TAKEN)).on("GET", f"{R}/r1", reply(**AGENT))
+    fake.on("POST", f"{R}/r1/cancel", reply(202, **row()))
+    session.close()
+    with pytest.raises(RolloutFailedError):
+        session.start_agent()
+    assert len(fake.all("POST", f"{R}/r1/cancel")) == 1
+
+
 def test_attempts_end(fake: FakeServer) -> None:
     fake.on("POST", R, refusal(503, "draining", "the server is stopping"))
     with pytest.raises(dressage.ServerError, match="stopping"):
@@ -260,6 +281,14 @@ def test_a_timeout_can_be_verified_where_that_is_asked_for(fake: FakeServer) -> 
     assert session.verify([]).env_reward == 1.0
     fake.on("GET", f"{R}/r1/events", stream(event(0, "stage_ended", stage="agent", duration_ms=4000)))
     assert session.wait_for_completion() == 0
+
+
+def test_a_hold_after_a_failed_setup_is_no_success(fake: FakeServer) -> None:
+    session = started(fake, HELD, verify_when="always")
+    told = [event(0, "stage_ended", stage="setup", duration_ms=1), event(1, "held", until_unix_ms=9)]
+    fake.on("GET", f"{R}/r1/events", stream(*told))
+    with pytest.raises(RolloutFailedError, match="not started"):
+        session.wait_for_completion()
 
 
 def test_a_wait_of_the_caller_leaves_the_rollout_until_it_is_judged(fake: FakeServer) -> None:

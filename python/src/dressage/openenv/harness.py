@@ -78,6 +78,7 @@ class OpenCodeSession(ResourceSession):
         self._staged = StagedSandbox()
         self._verdict: VerifyResult | None = None
         self._closing = threading.Event()
+        self._key = uuid.uuid4().hex
 
     def __repr__(self) -> str:
         return f"OpenCodeSession(rollout={self.rollout_id!r})"
@@ -228,9 +229,10 @@ class OpenCodeSession(ResourceSession):
 
     def _start_once(self) -> None:
         """Submits the rollout and waits for its agent. One that does not get so far leaves nothing."""
-        # With a key it is sent again where the first answer is lost, and counts once.
-        submitted = self._client.submit_all([self._spec], idempotency_key=uuid.uuid4().hex)
+        submitted = self._client.submit_all([self._spec], idempotency_key=self._key)
         self.rollout_id = submitted[0].id
+        # From here on another attempt is another rollout; until here it is the same one, whose answer was lost.
+        self._key = uuid.uuid4().hex
         try:
             self._wait_for_agent(self.rollout_id)
         except BaseException:
@@ -246,7 +248,8 @@ class OpenCodeSession(ResourceSession):
         while True:
             rollout = self._client.get(rollout_id)
             has_begun = rollout.stage in ("agent", "verify", "collect") or rollout.is_held
-            if has_begun or (rollout.outcome is not None and rollout.outcome.agent is not None):
+            has_run = rollout.outcome is not None and rollout.outcome.agent is not None
+            if (has_begun or has_run) and not self._closing.is_set():
                 return
             if rollout.is_over or self._closing.is_set():
                 raise RolloutFailedError(f"rollout {rollout_id}: {_why(rollout)}", fault=rollout.fault)
@@ -257,10 +260,13 @@ class OpenCodeSession(ResourceSession):
         """Whether the agent of a held rollout was ended by its deadline; only with `verify_when` it is held then."""
         if self._spec["task"].get("verify_when") != "always":
             return False
-        for event in self._client.events(rollout.id):
-            if isinstance(event.event, models.StageEnded) and event.event.stage == "agent":
-                return event.event.duration_ms >= 1000 * self.config.agent_timeout_s
-        return False
+        for told in self._client.events(rollout.id):
+            match told.event:
+                case models.StageEnded(stage="agent", duration_ms=duration_ms):
+                    return duration_ms >= 1000 * self.config.agent_timeout_s
+                case models.Held() | models.Finished():
+                    break
+        raise RolloutFailedError(f"rollout {rollout.id}: the agent was not started")
 
     def _release(self, reward: float | None, detail: dict[str, Any] | None) -> None:
         rollout = self._started()
