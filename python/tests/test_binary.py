@@ -11,11 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import httpx
 import pytest
 
 import dressage
-from dressage import AsyncClient, Client, Server, models
+from dressage import AsyncClient, Client, Server, api, models
 from dressage.openenv import (
     OpenCodeConfig,
     OpenCodeEnv,
@@ -57,6 +59,37 @@ def test_the_catalogue_is_read(client: Client) -> None:
     assert any(preset.name == "binary_search" for preset in client.presets())
     assert client.queue().limits["running"] >= 1
     assert client.is_healthy()
+
+
+def test_the_server_has_every_route_that_is_asked_for(server: Server) -> None:
+    document = httpx.get(f"{server.url}/openapi.json", trust_env=False).json()
+    there = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    asked: list[api.Request[Any]] = [
+        api.submit([{}], None),
+        api.list_rollouts({}),
+        api.get("{id}"),
+        api.cancel("{id}"),
+        api.calls("{id}"),
+        api.call("{id}", 0),
+        api.trajectory("{id}"),
+        api.native_trajectory("{id}"),
+        api.logs("{id}"),
+        api.read_file("{id}", "{path}"),
+        api.write_file("{id}", "{path}", b""),
+        api.execute("{id}", "", 1.0, None, None),
+        api.finish("{id}", None, None),
+        api.endpoints(),
+        api.agents(),
+        api.backends(),
+        api.presets(),
+        api.queue(),
+    ]
+    routes = {
+        (request.method, unquote(f"{api.PREFIX}{request.path}").replace("calls/0", "calls/{index}"))
+        for request in asked
+    }
+    routes |= {("GET", f"{api.PREFIX}/events"), ("GET", f"{api.PREFIX}/rollouts/{{id}}/events")}
+    assert routes <= there
 
 
 def test_what_is_wrong_is_said(client: Client) -> None:
