@@ -183,7 +183,7 @@ def on_a_cpu(server: str, steps: int) -> None:
         )
     )
     factory = OpenCodeSessionFactory(
-        config=OpenCodeConfig(endpoint="demo", agent_timeout_s=120.0),
+        config=OpenCodeConfig(endpoint="demo", agent_timeout_s=600.0),
         mode="transparent_proxy",
         verifier=verifier,
         sampling={"temperature": 1.0},

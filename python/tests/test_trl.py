@@ -168,7 +168,7 @@ def test_the_real_agent_goes_all_the_way(server: Server, make_loop: Callable[...
     loop = make_loop(
         partial(
             OpenCodeSessionFactory,
-            config=OpenCodeConfig(endpoint="demo", agent_timeout_s=120.0),
+            config=OpenCodeConfig(endpoint="demo", agent_timeout_s=600.0),
             mode="transparent_proxy",
             tasks={task["instruction"]: {"instruction": task["instruction"], "verify": task["verify"]}},
             server=server.url,

@@ -169,7 +169,8 @@ def test_what_may_pass_is_tried_again_with_growing_pauses(fake: FakeServer) -> N
 def test_what_will_not_pass_is_not_tried_again(fake: FakeServer) -> None:
     bad = row("r1", "finished", outcome=outcome(agent=None, ended="setup_error"), ended="setup_error")
     bad["outcome"]["fault"] = fault("setup_command_failed")
-    fake.on("POST", R, reply(202, **TAKEN)).on("GET", f"{R}/r1", reply(**bad))
+    states = [reply(**row(stage="setup")), reply(**row(stage="collect")), reply(**bad)]
+    fake.on("POST", R, reply(202, **TAKEN)).on("GET", f"{R}/r1", *states)
     fake.on("POST", f"{R}/r1/cancel", reply(**bad))
     with pytest.raises(RolloutFailedError, match="setup_command_failed happened") as caught:
         factory(fake).create("x")

@@ -247,7 +247,8 @@ class OpenCodeSession(ResourceSession):
         pause = 0.02
         while True:
             rollout = self._client.get(rollout_id)
-            has_begun = rollout.stage in ("agent", "verify", "collect") or rollout.is_held
+            # Files are collected after a failed setup, too: what comes of that stage has to be awaited.
+            has_begun = rollout.stage in ("agent", "verify") or rollout.is_held
             has_run = rollout.outcome is not None and rollout.outcome.agent is not None
             if (has_begun or has_run) and not self._closing.is_set():
                 return
