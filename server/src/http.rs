@@ -9,12 +9,16 @@ mod reply;
 /// Bodies.
 pub mod body;
 
+/// Parts of paths.
+mod path;
+
 /// Connections.
 mod listen;
 
 pub use access::{Access, AccessConfig};
 pub use body::JsonBody;
 pub use listen::Listener;
+pub use path::Path;
 pub use reply::ErrorBody;
 
 use crate::mcp::McpService;

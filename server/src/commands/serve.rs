@@ -11,7 +11,9 @@ use crate::terminal::{STRONG, styled};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
 use secrecy::SecretString;
+use std::io::Write as _;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -25,9 +27,12 @@ pub struct Arguments {
     /// The port; 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     pub port: u16,
+    /// A file that the port is written into, in digits, once the server answers.
+    #[arg(long, value_name = "FILE")]
+    pub port_file: Option<PathBuf>,
     /// A file with API keys, one a line; with DRESSAGE_API_KEYS those of the environment, separated by commas.
     #[arg(long, value_name = "FILE", help_heading = "Access")]
-    pub api_keys: Option<std::path::PathBuf>,
+    pub api_keys: Option<PathBuf>,
     /// Answer without a key on an address beyond loopback: whoever reaches it runs commands here.
     #[arg(long, help_heading = "Access")]
     pub open: bool,
@@ -148,6 +153,9 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         Duration::try_from_secs_f64(arguments.grace).map_err(|_| Failure::input("`--grace` is no time"))?;
     let stop = interrupt::listen_serving(service.supervisor(), grace, &context.terminal)
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
+    if let Some(path) = &arguments.port_file {
+        tell_port(path, listener.address().port())?;
+    }
     context.terminal.note(format!(
         "{} on {}",
         styled(STRONG, "dressage serves"),
@@ -159,6 +167,21 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     stopping.cancel();
     _ = serving.await;
     Ok(Exit::Done)
+}
+
+/// Writes the port where whoever started the server looks for it; it is there whole or not at all.
+fn tell_port(path: &Path, port: u16) -> Result<(), Failure> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
+        writeln!(file, "{port}")?;
+        file.persist(path).map_err(|error| error.error)
+    });
+    written.map(drop).map_err(|error| {
+        Failure::input(format!("port file `{}` cannot be written", path.display())).cause(error.to_string())
+    })
 }
 
 /// What OpenEnv clients find, as the variables of OpenEnv's own server have it.

@@ -1,8 +1,8 @@
 use super::records;
-use crate::http::{App, JsonBody, body};
+use crate::http::{App, JsonBody, Path, body};
 use crate::service::{Code, ServiceError, View};
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use dressage_rollout::{FinishRequest, HeldCommand, HoldError};

@@ -33,3 +33,6 @@ mod terminals;
 
 /// Ctrl-C, kill -9, two processes.
 mod endings;
+
+/// `dressage serve` and `dressage mcp`, as their clients see them.
+mod serve;
