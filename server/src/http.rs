@@ -17,7 +17,7 @@ mod listen;
 
 pub use access::{Access, AccessConfig};
 pub use body::JsonBody;
-pub use listen::Listener;
+pub use listen::{LAST_REPLIES, Listener};
 pub use path::Path;
 pub use reply::ErrorBody;
 
@@ -31,6 +31,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Bytes that a body may have: a task with its files.
 pub const BODY_MAX: usize = 64 << 20;
@@ -48,6 +49,8 @@ pub struct App {
     pub mcp: McpService,
     /// Cancelled when the server stops: streams end, sockets close.
     pub stopping: CancellationToken,
+    /// The sockets, which are no part of the connections that they came over.
+    pub sockets: TaskTracker,
 }
 
 /// What OpenEnv clients act on.
@@ -61,17 +64,20 @@ pub struct OpenEnv {
     pub cancel_abandoned: bool,
 }
 
-/// Every route, with what holds for all of them.
+/// Every route, with what holds for all of them. The guard stands before the routes and not around each: a key that it
+/// takes out of a path must be gone when the route is looked up.
 pub fn router(app: App) -> Router {
-    Router::new()
+    let routes = Router::new()
         .nest("/api/v1", rest::router())
         .merge(openenv::router(app.openenv.mode))
         .route("/openapi.json", get(rest::openapi::json))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))
-        .layer(middleware::from_fn_with_state(app.clone(), access::guard))
-        .with_state(app)
+        .with_state(app.clone());
+    Router::new()
+        .fallback_service(routes)
+        .layer(middleware::from_fn_with_state(app, access::guard))
 }
 
 async fn unknown_route(uri: axum::http::Uri) -> axum::response::Response {

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// What it takes.
 #[derive(Debug, clap::Args)]
@@ -139,6 +140,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let service = Service::start(Arc::new(context.clone()), config).await?;
     let stopping = CancellationToken::new();
     let openenv = openenv(arguments, context)?;
+    let sockets = TaskTracker::new();
     let app = App {
         openenv,
         mcp: crate::mcp::http(service.clone(), stopping.clone()),
@@ -148,6 +150,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
             keys,
         })),
         stopping: stopping.clone(),
+        sockets: sockets.clone(),
     };
     let grace =
         Duration::try_from_secs_f64(arguments.grace).map_err(|_| Failure::input("`--grace` is no time"))?;
@@ -166,6 +169,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     service.shutdown(grace).await;
     stopping.cancel();
     _ = serving.await;
+    sockets.close();
+    _ = tokio::time::timeout(http::LAST_REPLIES, sockets.wait()).await;
     Ok(Exit::Done)
 }
 

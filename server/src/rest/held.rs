@@ -40,7 +40,7 @@ pub struct ExecRequest {
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FinishBody {
-    /// The reward, in the task's range; null for none.
+    /// The reward, in the task's range; null where the caller has none: what verify said stands, if it ran.
     #[schema(example = 0.5)]
     pub reward: Option<f64>,
     /// What it rests on, kept beside it.

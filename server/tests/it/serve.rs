@@ -17,3 +17,18 @@ mod hold;
 
 /// Servers that end, and the next ones.
 mod restart;
+
+/// Sockets.
+mod socket;
+
+/// What OpenEnv clients see.
+mod openenv;
+
+/// Who may ask.
+mod access;
+
+/// MCP proper.
+mod mcp;
+
+/// Clients that are slow, rude or gone.
+mod odd;

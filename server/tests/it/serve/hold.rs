@@ -136,15 +136,25 @@ fn a_held_sandbox_runs_commands_keeps_files_and_takes_the_callers_verdict() {
 }
 
 #[test]
-fn a_verdict_may_be_none() {
+fn without_a_verdict_of_the_caller_that_of_verify_stands() {
     let (server, id) = held(json!({}));
+    finish(&server, &id, json!({"reward": null})).expect(202);
+    let ended = server.ended(&id);
+    assert_eq!(
+        (&ended["ended"], &ended["reward"]),
+        (&json!("completed"), &json!(1.0))
+    );
+    assert_eq!(ended["outcome"]["reward"]["source"], "verify");
+
+    let task = json!({"instruction": "Write binary_search.py."});
+    let id = server.submit_one(&json!({"task": task, "endpoint": "demo", "hold": true}));
+    server.until(&id, "held");
     finish(&server, &id, json!({"reward": null})).expect(202);
     let ended = server.ended(&id);
     assert_eq!(
         (&ended["ended"], &ended["reward"]),
         (&json!("completed"), &Value::Null)
     );
-    assert_eq!(ended["outcome"]["reward"]["source"], "caller");
 }
 
 #[test]

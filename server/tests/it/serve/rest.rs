@@ -632,14 +632,21 @@ fn routes() -> BTreeSet<(String, String)> {
         ("", include_str!("../../../src/openenv.rs")),
     ];
     for (prefix, source) in sources {
-        for route in source.split(".route(\"").skip(1) {
-            let (path, handlers) = route.split_once('"').unwrap();
-            let handlers = handlers.split(".route(").next().unwrap();
-            for method in ["get", "post", "put", "delete", "any"] {
-                if handlers.lines().next().unwrap().contains(&format!("{method}(")) {
-                    let path = format!("{prefix}{}", path.replace("{*", "{"));
-                    routes.insert((method.replace("any", "post"), path));
-                }
+        for call in source.split(".route(").skip(1) {
+            let path = call.split('"').nth(1).unwrap().replace("{*", "{");
+            let mut depth = 1;
+            let end = call.find(|character| {
+                depth += match character {
+                    '(' => 1,
+                    ')' => -1,
+                    _ => 0,
+                };
+                depth == 0
+            });
+            let handlers = call[..end.unwrap()].split(|character: char| !character.is_alphanumeric());
+            // `/mcp` looks at the method itself, and is described once.
+            for method in handlers.filter(|word| ["get", "post", "put", "delete", "any"].contains(word)) {
+                routes.insert((method.replace("any", "post"), format!("{prefix}{path}")));
             }
         }
     }

@@ -35,6 +35,11 @@ impl Setup {
         self
     }
 
+    /// A file in the working directory.
+    pub fn write(&self, name: &str, content: &str) -> PathBuf {
+        self.place.write(name, content)
+    }
+
     /// The test kit's scripted agent in the place of OpenCode.
     pub fn scripted_agent(self) -> Self {
         let cache = self.place.scripted_agent();
@@ -95,10 +100,6 @@ impl Server {
 
     pub fn place(&self) -> &Place {
         &self.setup.place
-    }
-
-    pub fn running(&mut self) -> &mut Running {
-        self.running.as_mut().unwrap()
     }
 
     pub fn pid(&self) -> u32 {
