@@ -12,6 +12,9 @@ mod reply;
 /// Bodies.
 pub mod body;
 
+/// Parts of paths.
+mod path;
+
 /// Connections.
 mod listen;
 
@@ -23,7 +26,8 @@ pub mod operating;
 
 pub use access::{Access, AccessConfig};
 pub use body::JsonBody;
-pub use listen::Listener;
+pub use listen::{LAST_REPLIES, Listener};
+pub use path::Path;
 pub use reply::ErrorBody;
 pub use token::ControlToken;
 
@@ -37,6 +41,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Bytes that a body may have: a task with its files.
 pub const BODY_MAX: usize = 64 << 20;
@@ -54,6 +59,8 @@ pub struct App {
     pub mcp: McpService,
     /// Cancelled when the server stops: streams end, sockets close.
     pub stopping: CancellationToken,
+    /// The sockets, which are no part of the connections that they came over.
+    pub sockets: TaskTracker,
 }
 
 /// What OpenEnv clients act on.
@@ -67,7 +74,8 @@ pub struct OpenEnv {
     pub cancel_abandoned: bool,
 }
 
-/// Every route, with what holds for all of them.
+/// Every route, with what holds for all of them. The guard stands before the routes and not around each: a key that it
+/// takes out of a path must be gone when the route is looked up.
 pub fn router(app: App) -> Router {
     let routes = Router::new()
         .nest("/api/v1", rest::router())

@@ -184,7 +184,7 @@ impl Service {
     /// A page of rollouts.
     ///
     /// # Errors
-    /// A cursor of no rollout; a store that cannot be read.
+    /// A store that cannot be read.
     pub async fn list(&self, mut filter: ListFilter) -> Result<Page, ServiceError> {
         let limit = filter.limit.unwrap_or(50).clamp(1, 1000);
         // One more tells whether there is a next page.

@@ -12,11 +12,14 @@ use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
 use secrecy::SecretString;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// What it takes.
 #[derive(Debug, clap::Args)]
@@ -27,9 +30,12 @@ pub struct Arguments {
     /// The port; 0 takes a free one; default 8000.
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
+    /// A file that the port is written into, in digits, once the server answers.
+    #[arg(long, value_name = "FILE")]
+    pub port_file: Option<PathBuf>,
     /// A file with API keys, one a line; with DRESSAGE_API_KEYS those of the environment, separated by commas.
     #[arg(long, value_name = "FILE", help_heading = "Access")]
-    pub api_keys: Option<std::path::PathBuf>,
+    pub api_keys: Option<PathBuf>,
     /// Answer without a key on an address beyond loopback: whoever reaches it runs commands here.
     #[arg(long, help_heading = "Access")]
     pub open: bool,
@@ -143,6 +149,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     keys.extend(token.as_ref().map(ControlToken::secret));
     let stopping = CancellationToken::new();
     let hosts = arguments.allow_host.iter().chain(&file.allow_hosts);
+    let sockets = TaskTracker::new();
     let app = App {
         openenv,
         mcp: crate::mcp::http(service.clone(), stopping.clone()),
@@ -152,6 +159,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
             keys,
         })),
         stopping: stopping.clone(),
+        sockets: sockets.clone(),
     };
     let stop = interrupt::listen_serving(service.supervisor(), grace, &context.terminal)
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
@@ -160,6 +168,9 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
             "rollouts of `process` could reach this server: it asks for the token in {}",
             token.path().display()
         ));
+    }
+    if let Some(path) = &arguments.port_file {
+        tell_port(path, listener.address().port())?;
     }
     context.terminal.note(format!(
         "{} on {}",
@@ -171,6 +182,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     service.shutdown(grace).await;
     stopping.cancel();
     _ = serving.await;
+    sockets.close();
+    _ = tokio::time::timeout(http::LAST_REPLIES, sockets.wait()).await;
     Ok(Exit::Done)
 }
 
@@ -210,6 +223,21 @@ fn service(
             endpoints: limits(&file.endpoint_limits, &arguments.endpoint_limit),
         },
         client_base_url,
+    })
+}
+
+/// Writes the port where whoever started the server looks for it; it is there whole or not at all.
+fn tell_port(path: &Path, port: u16) -> Result<(), Failure> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
+        writeln!(file, "{port}")?;
+        file.persist(path).map_err(|error| error.error)
+    });
+    written.map(drop).map_err(|error| {
+        Failure::input(format!("port file `{}` cannot be written", path.display())).cause(error.to_string())
     })
 }
 

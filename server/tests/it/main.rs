@@ -36,3 +36,6 @@ mod operating;
 
 /// Ctrl-C, kill -9, two processes.
 mod endings;
+
+/// `dressage serve` and `dressage mcp`, as their clients see them.
+mod serve;
