@@ -1,6 +1,6 @@
 //! MCP proper: streamable HTTP on `/mcp`, and standard input and output under `dressage mcp`.
 //!
-//! `/mcp` is OpenEnv's too. One rule decides ([`is_mcp`]): a request is MCP where its `Accept` names `text/event-stream`, or
+//! `/mcp` is OpenEnv's too. One rule decides (`is_mcp`): a request is MCP where its `Accept` names `text/event-stream`, or
 //! where it carries a session or protocol version of MCP; all else is OpenEnv's JSON-RPC. docs/mcp.md has the table.
 
 /// The tools.
