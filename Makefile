@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak bench static prepare agent fmt clippy docs clean
+.PHONY: help demo test build soak bench wheel static prepare clean
 
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 STATIC := $(CURDIR)/target/static/$(TRIPLE)/tap/dressage-tap
@@ -30,10 +30,16 @@ test: prepare static ## formatting, lints, all tests, docs
 	@target/debug/dressage agents install opencode
 	cargo test --workspace --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	scripts/python-tests target/debug/dressage
 
 soak: build ## the full counts: kills, thousands of rollouts, the real llama.cpp; sums up in docs/soak.md
 	@target/release/dressage agents install opencode
 	scripts/soak
+
+wheel: build ## build the Python package, which carries the program, into target/wheels
+	@scripts/prepare ensurepip=python3-venv >/dev/null
+	python3 -m venv target/python/wheel && target/python/wheel/bin/pip install --quiet 'maturin>=1.9,<2'
+	target/python/wheel/bin/maturin build --release --manifest-path python/pyproject.toml --out target/wheels
 
 bench: build ## measure, and write docs/benchmarks.md
 	cargo build --release --locked -p dressage-testkit --bins

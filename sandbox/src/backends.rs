@@ -17,12 +17,14 @@ pub fn registry() -> &'static [BackendEntry] {
         BackendEntry {
             name: "local",
             summary: "bubblewrap on this machine: own namespaces, no network, read-only system",
+            shares_loopback: false,
             make: local::make,
             probe: local::probe,
         },
         BackendEntry {
             name: "process",
             summary: "no isolation: programs on this machine, for those without bubblewrap",
+            shares_loopback: true,
             make: process::make,
             probe: process::probe,
         },
@@ -48,6 +50,8 @@ pub struct BackendEntry {
     pub name: &'static str,
     /// What it is, in a line.
     pub summary: &'static str,
+    /// Whether its sandboxes reach what listens on this machine's loopback.
+    pub shares_loopback: bool,
     /// Makes the backend; fails with [`SandboxError::Unavailable`] where it cannot work on this machine.
     pub make: fn(&BackendConfig) -> Result<Arc<dyn Backend>, SandboxError>,
     /// Finds out what it can do on this machine. Slow (starts programs) and blocking.

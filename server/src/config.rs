@@ -1,10 +1,12 @@
 //! The configuration file: TOML, every key known by name, so that a misspelt one is an error and not a surprise.
 
 use crate::error::nearest;
+use crate::service::ClientBaseUrl;
 use dressage_wire::sampling::Sampling;
 use dressage_wire::task::CaptureMode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 /// What the file can say.
@@ -13,6 +15,8 @@ use std::path::{Path, PathBuf};
 pub struct Config {
     /// Used where no option says otherwise.
     pub defaults: Defaults,
+    /// What `dressage serve` does where neither options nor the environment say otherwise.
+    pub serve: Serve,
     /// Endpoints by name: the user's own, or changes to those of the catalogue.
     pub endpoints: BTreeMap<String, EndpointConfig>,
 }
@@ -27,6 +31,38 @@ pub struct Defaults {
     pub sandbox: Option<String>,
     /// As `--concurrency`.
     pub concurrency: Option<usize>,
+}
+
+/// What `dressage serve` does where neither options nor the environment say otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Serve {
+    /// As `--host`.
+    pub host: Option<String>,
+    /// As `--port`.
+    pub port: Option<u16>,
+    /// As `--api-keys`.
+    pub api_keys: Option<PathBuf>,
+    /// As `--open`.
+    pub open: bool,
+    /// As `--allow-host`.
+    pub allow_hosts: Vec<String>,
+    /// As `--client-base-url`.
+    pub client_base_url: Option<ClientBaseUrl>,
+    /// As `--allow-backend`.
+    pub allow_backends: Vec<String>,
+    /// As `--queue`.
+    pub queue: Option<usize>,
+    /// As `--backend-limit`.
+    pub backend_limits: BTreeMap<String, NonZeroUsize>,
+    /// As `--endpoint-limit`.
+    pub endpoint_limits: BTreeMap<String, NonZeroUsize>,
+    /// As `--max-sessions`.
+    pub max_sessions: Option<usize>,
+    /// As `--keep-abandoned`.
+    pub keep_abandoned: bool,
+    /// As `--grace`.
+    pub grace_s: Option<f64>,
 }
 
 /// One endpoint.
@@ -102,6 +138,79 @@ pub const KEYS: &[Key] = &[
         "concurrency",
         "4",
         "rollouts at once without `--concurrency`; default 4",
+    ),
+    key(
+        "serve",
+        "host",
+        "\"127.0.0.1\"",
+        "address that the server listens on; beyond loopback a key is needed, or `open`; default `127.0.0.1`",
+    ),
+    key(
+        "serve",
+        "port",
+        "8000",
+        "its port; 0 takes a free one; default 8000",
+    ),
+    key(
+        "serve",
+        "api_keys",
+        "\"keys\"",
+        "file with API keys, one a line; relative to this file; those of DRESSAGE_API_KEYS count as well",
+    ),
+    key(
+        "serve",
+        "open",
+        "false",
+        "answer without a key on an address beyond loopback; default `false`",
+    ),
+    key(
+        "serve",
+        "allow_hosts",
+        "[\"gpu-7.example\"]",
+        "host names that the server answers for besides loopback names; those of `--allow-host` count as well",
+    ),
+    key(
+        "serve",
+        "client_base_url",
+        "\"listed\"",
+        "endpoint URLs that callers may bring: `any`, `listed` (of the origin of an endpoint with a name), `none`; default `any` on loopback or with a key, else `none`",
+    ),
+    key(
+        "serve",
+        "allow_backends",
+        "[\"process\"]",
+        "backends without isolation from this machine's loopback that callers may choose; the default backend needs no word here",
+    ),
+    key("serve", "queue", "10000", "rollouts that may wait; default 10000"),
+    key(
+        "serve",
+        "backend_limits",
+        "{ local = 8 }",
+        "rollouts at once on a backend; `--backend-limit` goes over it, name by name",
+    ),
+    key(
+        "serve",
+        "endpoint_limits",
+        "{ vllm = 32 }",
+        "rollouts at once on an endpoint; `--endpoint-limit` goes over it, name by name",
+    ),
+    key(
+        "serve",
+        "max_sessions",
+        "4",
+        "OpenEnv sessions at once, under MAX_CONCURRENT_ENVS; default 4",
+    ),
+    key(
+        "serve",
+        "keep_abandoned",
+        "false",
+        "let a rollout go on whose OpenEnv client has gone; default `false`",
+    ),
+    key(
+        "serve",
+        "grace_s",
+        "30.0",
+        "seconds that rollouts may take to end when the server is stopped; default 30",
     ),
     key(
         "endpoints.NAME",
@@ -233,6 +342,7 @@ impl Config {
             source: Box::new(source),
         })?;
         let folder = path.parent().unwrap_or(Path::new("."));
+        config.serve.api_keys = config.serve.api_keys.take().map(|file| folder.join(file));
         for endpoint in config.endpoints.values_mut() {
             endpoint.ca_file = endpoint.ca_file.take().map(|file| folder.join(file));
         }
@@ -285,6 +395,10 @@ mod tests {
             listed("defaults")
         );
         assert_eq!(
+            known(toml::from_str::<Serve>("zzz = 1").unwrap_err()),
+            listed("serve")
+        );
+        assert_eq!(
             known(toml::from_str::<EndpointConfig>("zzz = 1").unwrap_err()),
             listed("endpoints.NAME")
         );
@@ -293,7 +407,7 @@ mod tests {
     #[test]
     fn every_example_of_the_table_is_valid() {
         let mut text = String::new();
-        for table in ["defaults", "endpoints.NAME"] {
+        for table in ["defaults", "serve", "endpoints.NAME"] {
             text.push_str(&format!("[{table}]\n"));
             for key in KEYS.iter().filter(|key| key.table == table) {
                 text.push_str(&format!("{} = {}\n", key.name, key.example));

@@ -3,19 +3,33 @@
 /// Who may ask.
 pub mod access;
 
+/// The token of a server whose sandboxes can reach it.
+mod token;
+
 /// Failures as replies.
 mod reply;
 
 /// Bodies.
 pub mod body;
 
+/// Parts of paths.
+mod path;
+
 /// Connections.
 mod listen;
 
+/// What holds for every reply.
+pub mod watch;
+
+/// Readiness and metrics.
+pub mod operating;
+
 pub use access::{Access, AccessConfig};
 pub use body::JsonBody;
-pub use listen::Listener;
+pub use listen::{LAST_REPLIES, Listener};
+pub use path::Path;
 pub use reply::ErrorBody;
+pub use token::ControlToken;
 
 use crate::mcp::McpService;
 use crate::service::{Code, Service, ServiceError};
@@ -27,6 +41,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Bytes that a body may have: a task with its files.
 pub const BODY_MAX: usize = 64 << 20;
@@ -44,6 +59,8 @@ pub struct App {
     pub mcp: McpService,
     /// Cancelled when the server stops: streams end, sockets close.
     pub stopping: CancellationToken,
+    /// The sockets, which are no part of the connections that they came over.
+    pub sockets: TaskTracker,
 }
 
 /// What OpenEnv clients act on.
@@ -57,17 +74,27 @@ pub struct OpenEnv {
     pub cancel_abandoned: bool,
 }
 
-/// Every route, with what holds for all of them.
+/// Every route, with what holds for all of them. The guard stands before the routes and not around each: a key that it
+/// takes out of a path must be gone when the route is looked up.
 pub fn router(app: App) -> Router {
-    Router::new()
+    let routes = Router::new()
         .nest("/api/v1", rest::router())
         .merge(openenv::router(app.openenv.mode))
         .route("/openapi.json", get(rest::openapi::json))
+        .route("/docs", get(rest::reference::page))
+        .route("/docs/style.css", get(rest::reference::style))
+        .route("/ready", get(operating::ready))
+        .route("/metrics", get(operating::metrics))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(middleware::from_fn(watch::remember_route))
+        .with_state(app.clone());
+    // The guard cuts keys out of paths, so that it must stand before what looks for the route.
+    Router::new()
+        .fallback_service(routes)
         .layer(middleware::from_fn_with_state(app.clone(), access::guard))
-        .with_state(app)
+        .layer(middleware::from_fn_with_state(app, watch::watch))
 }
 
 async fn unknown_route(uri: axum::http::Uri) -> axum::response::Response {

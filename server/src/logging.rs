@@ -22,7 +22,24 @@ const fn field(name: &'static str, meaning: &'static str) -> Field {
 /// Every field.
 pub const FIELDS: &[Field] = &[
     field("error", "what went wrong, with its causes"),
+    field(
+        "http.duration_ms",
+        "milliseconds from the head of a request to the head of its reply",
+    ),
+    field(
+        "http.method",
+        "the method of a request; `other` where it is none of HTTP's own",
+    ),
+    field(
+        "http.route",
+        "the pattern of a request's route; never the path, which may hold a key",
+    ),
+    field("http.status", "the status of a reply"),
     field("path", "a file or folder of this machine"),
+    field(
+        "queue.rollouts",
+        "how many rollouts of the queue were left for the next server, or taken over from a dead one",
+    ),
     field("rollout.id", "a rollout"),
     field("sandbox.backend", "the backend of a sandbox"),
     field("sandbox.id", "a sandbox"),

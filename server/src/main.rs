@@ -54,6 +54,9 @@ mod output;
 /// What a server does.
 mod service;
 
+/// What a server counts.
+mod metrics;
+
 /// The HTTP server.
 mod http;
 

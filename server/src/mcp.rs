@@ -1,6 +1,6 @@
 //! MCP proper: streamable HTTP on `/mcp`, and standard input and output under `dressage mcp`.
 //!
-//! `/mcp` is OpenEnv's too. One rule decides ([`is_mcp`]): a request is MCP where its `Accept` names `text/event-stream`, or
+//! `/mcp` is OpenEnv's too. One rule decides (`is_mcp`): a request is MCP where its `Accept` names `text/event-stream`, or
 //! where it carries a session or protocol version of MCP; all else is OpenEnv's JSON-RPC. docs/mcp.md has the table.
 
 /// The tools.
@@ -21,6 +21,7 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// The service behind `/mcp`.
@@ -108,6 +109,9 @@ impl ServerHandler for Mcp {
     }
 }
 
+/// How long a client may take to be told something: one that has gone never takes it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Tells the client how far a call is.
 struct Progress<'a> {
     token: Option<rmcp::model::ProgressToken>,
@@ -115,11 +119,14 @@ struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    async fn tell(&self, progress: f64, message: String) {
-        let Some(token) = &self.token else { return };
+    /// False where the client does not listen: it need not be told more.
+    async fn tell(&self, progress: f64, message: String) -> bool {
+        let Some(token) = &self.token else { return false };
         let told = ProgressNotificationParam::new(token.clone(), progress).with_message(message);
-        // A client that does not listen is told nothing.
-        _ = self.context.peer.notify_progress(told).await;
+        let telling = self.context.peer.notify_progress(told);
+        tokio::time::timeout(PATIENCE, telling)
+            .await
+            .is_ok_and(|told| told.is_ok())
     }
 
     /// Returns when the client wants the call no longer.

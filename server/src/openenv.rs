@@ -52,7 +52,12 @@ pub enum EnvMode {
 /// The routes.
 pub fn router(mode: EnvMode) -> Router<App> {
     let router = Router::new()
-        .route("/health", get(plain::health).head(plain::wrong_method))
+        .route(
+            "/health",
+            get(plain::health)
+                .head(plain::wrong_method)
+                .fallback(plain::wrong_method),
+        )
         .route("/metadata", get(plain::metadata))
         .route("/schema", get(plain::schema))
         .route("/list_environments", get(plain::environments))

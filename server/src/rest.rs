@@ -18,6 +18,9 @@ pub mod catalogue;
 /// The OpenAPI document.
 pub mod openapi;
 
+/// The same, as a page.
+pub mod reference;
+
 use crate::http::App;
 use axum::Router;
 use axum::routing::{get, post};

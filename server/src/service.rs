@@ -27,9 +27,13 @@ mod follow;
 /// Calls as trainers read them.
 mod turns;
 
+/// Whether rollouts can be asked for now.
+mod ready;
+
 pub use endpoints::ClientBaseUrl;
 pub use error::{Code, Place, ServiceError};
 pub use follow::FeedItem;
+pub use ready::Readiness;
 pub use spec::RolloutSpec;
 pub use submit::Idempotency;
 pub use turns::{Detail, Turn};
@@ -37,14 +41,16 @@ pub use views::{LiveView, Page, Position, Submitted, Summary, View};
 
 use self::board::Board;
 use self::endpoints::Endpoints;
+use self::ready::Ready;
 use crate::error::Failure;
+use crate::metrics::{Both, Counting, Metrics};
 use crate::workspace::{Context, Workspace};
 use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, QueueLimits, Supervisor};
 use dressage_sandbox::Backend;
 use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::RolloutOutcome;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -55,6 +61,8 @@ use tokio_util::task::TaskTracker;
 pub struct ServiceConfig {
     /// The backend of specs that name none.
     pub backend: String,
+    /// Backends that share this machine's loopback and may be used all the same.
+    pub shared: BTreeSet<&'static str>,
     /// How many rollouts run and wait.
     pub limits: QueueLimits,
     /// Which URLs callers may bring.
@@ -71,6 +79,8 @@ struct Inner {
     config: ServiceConfig,
     supervisor: Supervisor,
     board: Arc<Board>,
+    metrics: Arc<Metrics>,
+    ready: Ready,
     endpoints: Endpoints,
     backends: Mutex<HashMap<String, Arc<dyn Backend>>>,
     /// Outcomes of rollouts that this process ran, for whoever waits for them.
@@ -88,7 +98,18 @@ impl Service {
         let workspace = context.open().await?;
         let backend = workspace.backend(&config.backend)?;
         let board = Arc::new(Board::new());
-        let supervisor = workspace.engine(&context, config.limits.clone(), Some(board.clone()));
+        let metrics = Metrics::new();
+        let recorder = Counting {
+            kept: workspace.store.clone(),
+            metrics: metrics.clone(),
+        };
+        let observer = Both(board.clone(), metrics.clone());
+        let supervisor = workspace.engine(
+            &context,
+            config.limits.clone(),
+            Arc::new(recorder),
+            Some(Arc::new(observer)),
+        );
         let service = Self(Arc::new(Inner {
             endpoints: Endpoints::new(config.client_base_url),
             backends: Mutex::new(HashMap::from([(config.backend.clone(), backend)])),
@@ -97,6 +118,8 @@ impl Service {
             config,
             supervisor,
             board,
+            metrics,
+            ready: Ready::default(),
             endings: Mutex::default(),
             keepers: TaskTracker::new(),
         }));
@@ -120,6 +143,12 @@ impl Service {
     #[must_use]
     pub fn config(&self) -> &ServiceConfig {
         &self.0.config
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
     }
 
     /// What waits and runs; watch it for changes.
@@ -155,7 +184,7 @@ impl Service {
     /// A page of rollouts.
     ///
     /// # Errors
-    /// A cursor of no rollout; a store that cannot be read.
+    /// A store that cannot be read.
     pub async fn list(&self, mut filter: ListFilter) -> Result<Page, ServiceError> {
         let limit = filter.limit.unwrap_or(50).clamp(1, 1000);
         // One more tells whether there is a next page.
@@ -242,6 +271,7 @@ impl Service {
     /// Stops admitting. What waits stays in the queue on disk for the next server; what runs may end within `grace`, then
     /// it is cancelled. Returns when all is cleaned up.
     pub async fn shutdown(&self, grace: Duration) {
+        self.0.ready.drain();
         self.0.supervisor.stop_admitting();
         let left = self.0.supervisor.forget_waiting().await;
         if !left.is_empty() {
@@ -272,6 +302,17 @@ impl Inner {
 
     /// The backend of that name; made once.
     fn backend(&self, name: &str) -> Result<Arc<dyn Backend>, ServiceError> {
+        if dressage_sandbox::by_name(name)
+            .is_ok_and(|entry| entry.shares_loopback && !self.config.shared.contains(entry.name))
+        {
+            return Err(ServiceError::new(
+                Code::BackendUnusable,
+                format!("backend `{name}` isolates nothing from this server, and is not allowed"),
+            )
+            .hint(Some(
+                "`--allow-backend` of `dressage serve` allows it; the server then asks for a token".into(),
+            )));
+        }
         let mut backends = self.backends.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(backend) = backends.get(name) {
             return Ok(backend.clone());

@@ -14,6 +14,7 @@ use dressage_rollout::{Observer, QueueLimits, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::{Owner, Reaper, is_alive};
 use dressage_sandbox::{Backend, BackendConfig};
 use dressage_store::Store;
+use dressage_wire::rollout::Recorder;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -213,7 +214,7 @@ impl Workspace {
     /// Starts the engine for a command.
     #[must_use]
     pub fn supervisor(&self, context: &Context, concurrency: usize) -> Supervisor {
-        self.engine(context, QueueLimits::of(concurrency), None)
+        self.engine(context, QueueLimits::of(concurrency), self.store.clone(), None)
     }
 
     /// Starts the engine for a server.
@@ -222,11 +223,12 @@ impl Workspace {
         &self,
         context: &Context,
         limits: QueueLimits,
+        recorder: Arc<dyn Recorder>,
         observer: Option<Arc<dyn Observer>>,
     ) -> Supervisor {
         Supervisor::start(SupervisorConfig {
             owner: self.backends.owner.id(),
-            recorder: self.store.clone(),
+            recorder,
             agents: context.agents(),
             cache_dir: context.paths.cache.clone(),
             tap_binary: self.backends.tap_binary.clone(),

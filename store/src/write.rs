@@ -241,6 +241,21 @@ impl Store {
         writing.commit().await
     }
 
+    /// Writes something that changes nothing, as any other write would go.
+    ///
+    /// # Errors
+    /// A database that cannot be written, or whose file is gone.
+    pub async fn check_writable(&self) -> Result<(), StoreError> {
+        const OPERATION: &str = "checking that it can be written";
+        if !self.is_in_place() {
+            return Err(self.removed(OPERATION));
+        }
+        let mut writing = self.begin(OPERATION).await?;
+        let same = "UPDATE installation SET created_unix_ms = created_unix_ms";
+        writing.execute(sqlx::query(same)).await?;
+        writing.commit().await
+    }
+
     /// Takes the writer's place at once: a transaction that reads first and writes later may be refused by SQLite when
     /// another process wrote in between.
     pub(crate) async fn begin(&self, operation: &'static str) -> Result<Writing<'_>, StoreError> {

@@ -6,6 +6,8 @@ use crate::environment::{DotEnv, VARIABLES};
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::logging::FIELDS;
+use crate::metrics;
+use crate::service::Code;
 use crate::terminal::Terminal;
 use dressage_rollout::faults;
 use std::fmt::Write as _;
@@ -27,6 +29,8 @@ enum Page {
     Errors,
     /// docs/logging.md
     Logging,
+    /// docs/metrics.md
+    Metrics,
 }
 
 /// Writes the page to standard output.
@@ -38,6 +42,7 @@ pub fn run(arguments: &Arguments, terminal: &Terminal) -> Result<Exit, Failure> 
         Page::Configuration => configuration(),
         Page::Errors => errors(),
         Page::Logging => logging(),
+        Page::Metrics => metrics(),
     };
     terminal
         .bytes(page.as_bytes())
@@ -53,7 +58,7 @@ fn row<const N: usize>(page: &mut String, cells: [&str; N]) {
 
 fn configuration() -> String {
     let mut page = String::from(CONFIGURATION_HEAD);
-    for table in ["defaults", "endpoints.NAME"] {
+    for table in ["defaults", "serve", "endpoints.NAME"] {
         let _ = write!(
             page,
             "\n### `[{table}]`\n\n| key | for example | what it sets |\n| --- | --- | --- |\n"
@@ -166,8 +171,68 @@ fn errors() -> String {
             [&format!("`{}`", fault.code), &owner, retryable, fault.description],
         );
     }
+    page.push_str(ERROR_CODES_HEAD);
+    for code in Code::ALL {
+        row(
+            &mut page,
+            [
+                &format!("`{}`", code.name()),
+                &code.status().to_string(),
+                code.meaning(),
+            ],
+        );
+    }
     page
 }
+
+const ERROR_CODES_HEAD: &str = "
+## Codes of the server
+
+Every failure under `/api` of `dressage serve` has one form:
+
+```json
+{\"error\": {\"code\": \"invalid_request\", \"message\": \"what failed\", \"hint\": \"what may help\",
+           \"details\": [{\"path\": \"task.agent.nam\", \"message\": \"what is wrong there\"}]}}
+```
+
+`hint` and `details` are there only where there is something to say. Tools of MCP tell the same codes. Branch on the code,
+not on the message.
+
+| code | status | meaning |
+| --- | --- | --- |
+";
+
+fn metrics() -> String {
+    let mut page = String::from(
+        "# Metrics\n\nMade by `dressage docs metrics`; a test holds it against the source.\n\n\
+         `GET /metrics` of `dressage serve` answers in the text format of Prometheus. Where the server asks for keys, it asks\n\
+         for one here too. Counters begin at 0 when the server starts. Labels have few values: no ids, no names of tasks.\n\n\
+         | metric | kind | labels | what it tells |\n| --- | --- | --- | --- |\n",
+    );
+    for metric in metrics::ALL {
+        let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        row(
+            &mut page,
+            [
+                &format!("`{}`", metric.name),
+                &metric.kind.to_string(),
+                &labels.join(", "),
+                metric.meaning,
+            ],
+        );
+    }
+    page.push_str(SCRAPE);
+    page
+}
+
+const SCRAPE: &str = "
+```yaml
+scrape_configs:
+  - job_name: dressage
+    authorization: {credentials_file: /etc/dressage/key}   # where the server asks for keys
+    static_configs: [{targets: ['127.0.0.1:8000']}]
+```
+";
 
 fn logging() -> String {
     let mut page = String::from(

@@ -9,8 +9,13 @@ use crate::service::{ClientBaseUrl, Service, ServiceConfig};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
 use rmcp::ServiceExt;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio_util::sync::CancellationToken;
 
 /// How long rollouts may take to end when the client has gone.
 const GRACE: Duration = Duration::ZERO;
@@ -37,6 +42,11 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         .or(context.config.defaults.sandbox.as_deref());
     let config = ServiceConfig {
         backend: sandbox.unwrap_or(DEFAULT_SANDBOX).to_owned(),
+        // No agent can reach standard input.
+        shared: dressage_sandbox::registry()
+            .iter()
+            .map(|entry| entry.name)
+            .collect(),
         limits: QueueLimits::of(arguments.concurrency.max(1)),
         // Whoever started this program may use what its environment holds.
         client_base_url: ClientBaseUrl::Any,
@@ -45,14 +55,56 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let stop = interrupt::listen_serving(service.supervisor(), GRACE, &context.terminal)
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
     let failed = |error: &(dyn std::error::Error + 'static)| Failure::from_error(Exit::MachineLacks, error);
-    let running = Mcp::new(service.clone()).serve(rmcp::transport::stdio()).await;
-    let ended = match running {
-        Ok(running) => tokio::select! {
-            ended = running.waiting() => ended.map(drop).map_err(|error| failed(&error)),
-            () = stop.cancelled() => Ok(()),
-        },
-        Err(error) => Err(failed(&error)),
+    let over = CancellationToken::new();
+    let input = Input {
+        stdin: tokio::io::stdin(),
+        over: over.clone(),
     };
-    service.shutdown(GRACE).await;
-    ended.map(|()| Exit::Done)
+    let running = match Mcp::new(service.clone())
+        .serve((input, tokio::io::stdout()))
+        .await
+    {
+        Ok(running) => running,
+        Err(error) => {
+            service.shutdown(GRACE).await;
+            return Err(failed(&error));
+        }
+    };
+    let waiting = running.waiting();
+    tokio::pin!(waiting);
+    let ended = tokio::select! {
+        biased;
+        // Nobody reads what calls come to, but they are answered before their server ends.
+        () = over.cancelled() => tokio::join!(service.shutdown(GRACE), waiting).1,
+        ended = waiting.as_mut() => {
+            service.shutdown(GRACE).await;
+            ended
+        }
+        () = stop.cancelled() => {
+            service.shutdown(GRACE).await;
+            return Ok(Exit::Done);
+        }
+    };
+    ended.map(|_| Exit::Done).map_err(|error| failed(&error))
+}
+
+/// Standard input, which says when it is over: the client has gone then, and its rollouts are of use to nobody.
+struct Input {
+    stdin: tokio::io::Stdin,
+    over: CancellationToken,
+}
+
+impl AsyncRead for Input {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stdin).poll_read(context, buffer);
+        if read.is_ready() && buffer.filled().len() == before {
+            self.over.cancel();
+        }
+        read
+    }
 }

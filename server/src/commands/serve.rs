@@ -3,7 +3,7 @@
 use crate::environment::names;
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::http::{self, Access, AccessConfig, App, Listener, OpenEnv};
+use crate::http::{self, Access, AccessConfig, App, ControlToken, Listener, OpenEnv};
 use crate::interrupt;
 use crate::openenv::{EnvMode, Sessions};
 use crate::service::{ClientBaseUrl, Service, ServiceConfig};
@@ -11,23 +11,31 @@ use crate::terminal::{STRONG, styled};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
 use secrecy::SecretString;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// What it takes.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The address to listen on. Beyond loopback a key is needed, or `--open`.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub host: String,
-    /// The port; 0 takes a free one.
-    #[arg(long, value_name = "PORT", default_value_t = 8000)]
-    pub port: u16,
+    /// The address to listen on; default 127.0.0.1. Beyond loopback a key is needed, or `--open`.
+    #[arg(long, value_name = "ADDRESS")]
+    pub host: Option<String>,
+    /// The port; 0 takes a free one; default 8000.
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// A file that the port is written into, in digits, once the server answers.
+    #[arg(long, value_name = "FILE")]
+    pub port_file: Option<PathBuf>,
     /// A file with API keys, one a line; with DRESSAGE_API_KEYS those of the environment, separated by commas.
     #[arg(long, value_name = "FILE", help_heading = "Access")]
-    pub api_keys: Option<std::path::PathBuf>,
+    pub api_keys: Option<PathBuf>,
     /// Answer without a key on an address beyond loopback: whoever reaches it runs commands here.
     #[arg(long, help_heading = "Access")]
     pub open: bool,
@@ -41,17 +49,15 @@ pub struct Arguments {
     /// The sandbox backend of requests that name none.
     #[arg(long, value_name = "NAME", help = super::run::sandboxes(), help_heading = "Rollouts")]
     pub sandbox: Option<String>,
+    /// A backend without isolation from this machine's loopback that requests may choose; repeatable.
+    #[arg(long, value_name = "NAME", help_heading = "Access")]
+    pub allow_backend: Vec<String>,
     /// Rollouts at once.
     #[arg(long, value_name = "COUNT", help_heading = "Rollouts")]
     pub concurrency: Option<usize>,
-    /// Rollouts that may wait; beyond that requests are answered with 429.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 10_000,
-        help_heading = "Rollouts"
-    )]
-    pub queue: usize,
+    /// Rollouts that may wait, default 10000; beyond that requests are answered with 429.
+    #[arg(long, value_name = "COUNT", help_heading = "Rollouts")]
+    pub queue: Option<usize>,
     /// At most so many rollouts at once on a backend; repeatable.
     #[arg(long, value_name = "NAME=COUNT", value_parser = limit, help_heading = "Rollouts")]
     pub backend_limit: Vec<(String, usize)>,
@@ -64,14 +70,9 @@ pub struct Arguments {
     /// Let a rollout go on whose OpenEnv client has gone.
     #[arg(long, help_heading = "OpenEnv")]
     pub keep_abandoned: bool,
-    /// Seconds that rollouts may take to end when the server is stopped, before they are cancelled.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = 30.0,
-        help_heading = "Rollouts"
-    )]
-    pub grace: f64,
+    /// Seconds that rollouts may take to end when the server is stopped, before they are cancelled; default 30.
+    #[arg(long, value_name = "SECONDS", help_heading = "Rollouts")]
+    pub grace: Option<f64>,
 }
 
 fn limit(text: &str) -> Result<(String, usize), String> {
@@ -82,25 +83,40 @@ fn limit(text: &str) -> Result<(String, usize), String> {
     }
 }
 
+/// The address where nobody says.
+const DEFAULT_HOST: &str = "127.0.0.1";
+
+/// The port where nobody says, as in OpenEnv.
+const DEFAULT_PORT: u16 = 8000;
+
 /// Rollouts at once where nobody says.
 const DEFAULT_CONCURRENCY: usize = 4;
 
+/// Rollouts that may wait where nobody says.
+const DEFAULT_QUEUE: usize = 10_000;
+
 /// OpenEnv sessions at once where nobody says, as in `opencode_env`.
 const DEFAULT_SESSIONS: usize = 4;
+
+/// Seconds that rollouts may take to end where nobody says.
+const DEFAULT_GRACE_S: f64 = 30.0;
 
 /// Serves until it is stopped.
 ///
 /// # Errors
 /// Where it cannot listen, may not listen so, or cannot start the engine.
 pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
-    let keys = keys(arguments, context)?;
-    let is_loopback =
-        arguments.host == "localhost" || arguments.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if !is_loopback && keys.is_empty() && !arguments.open {
-        return Err(Failure::input(format!("`{}` is not a loopback address, and there is no API key", arguments.host))
+    let file = &context.config.serve;
+    let given = arguments.host.as_deref().or(file.host.as_deref());
+    let host = given.unwrap_or(DEFAULT_HOST);
+    let is_open = arguments.open || file.open;
+    let mut keys = keys(arguments, context)?;
+    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if !is_loopback && keys.is_empty() && !is_open {
+        return Err(Failure::input(format!("`{host}` is not a loopback address, and there is no API key"))
             .hint("set DRESSAGE_API_KEYS or pass `--api-keys FILE`; `--open` serves everybody who reaches the address"));
     }
-    let client_base_url = match arguments.client_base_url {
+    let client_base_url = match arguments.client_base_url.or(file.client_base_url) {
         Some(ClientBaseUrl::Any) if !is_loopback && keys.is_empty() => {
             return Err(Failure::input(
                 "`--client-base-url any` needs a loopback address or an API key",
@@ -110,44 +126,52 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         None if is_loopback || !keys.is_empty() => ClientBaseUrl::Any,
         None => ClientBaseUrl::None,
     };
-    let defaults = &context.config.defaults;
-    let sandbox = arguments.sandbox.as_deref().or(defaults.sandbox.as_deref());
-    let config = ServiceConfig {
-        backend: sandbox.unwrap_or(super::run::DEFAULT_SANDBOX).to_owned(),
-        limits: QueueLimits {
-            concurrency: arguments
-                .concurrency
-                .or(defaults.concurrency)
-                .unwrap_or(DEFAULT_CONCURRENCY)
-                .max(1),
-            waiting: arguments.queue,
-            backends: arguments.backend_limit.iter().cloned().collect(),
-            endpoints: arguments.endpoint_limit.iter().cloned().collect(),
-        },
-        client_base_url,
-    };
-    let listener = Listener::bind(&arguments.host, arguments.port)
+    let config = service(arguments, context, client_base_url)?;
+    let grace = arguments.grace.or(file.grace_s).unwrap_or(DEFAULT_GRACE_S);
+    let grace = Duration::try_from_secs_f64(grace)
+        .map_err(|_| Failure::input(format!("`{grace}` of `--grace` or `grace_s` is no time")))?;
+    let openenv = openenv(arguments, context)?;
+    let listener = Listener::bind(host, arguments.port.or(file.port).unwrap_or(DEFAULT_PORT))
         .await
         .map_err(|error| {
             Failure::from_error(Exit::MachineLacks, &error).hint("`--port` names another port")
         })?;
+    let needs_token = !config.shared.is_empty() && !is_open;
     let service = Service::start(Arc::new(context.clone()), config).await?;
+    let made = needs_token.then(|| ControlToken::make(&context.paths.data));
+    let token = match made.transpose() {
+        Ok(token) => token,
+        Err(failure) => {
+            service.shutdown(Duration::ZERO).await;
+            return Err(failure);
+        }
+    };
+    keys.extend(token.as_ref().map(ControlToken::secret));
     let stopping = CancellationToken::new();
-    let openenv = openenv(arguments, context)?;
+    let hosts = arguments.allow_host.iter().chain(&file.allow_hosts);
+    let sockets = TaskTracker::new();
     let app = App {
         openenv,
         mcp: crate::mcp::http(service.clone(), stopping.clone()),
         service: service.clone(),
         access: Arc::new(Access::new(&AccessConfig {
-            hosts: arguments.allow_host.clone(),
+            hosts: hosts.cloned().collect(),
             keys,
         })),
         stopping: stopping.clone(),
+        sockets: sockets.clone(),
     };
-    let grace =
-        Duration::try_from_secs_f64(arguments.grace).map_err(|_| Failure::input("`--grace` is no time"))?;
     let stop = interrupt::listen_serving(service.supervisor(), grace, &context.terminal)
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
+    if let Some(token) = &token {
+        context.terminal.note(format!(
+            "rollouts of `process` could reach this server: it asks for the token in {}",
+            token.path().display()
+        ));
+    }
+    if let Some(path) = &arguments.port_file {
+        tell_port(path, listener.address().port())?;
+    }
     context.terminal.note(format!(
         "{} on {}",
         styled(STRONG, "dressage serves"),
@@ -158,7 +182,63 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     service.shutdown(grace).await;
     stopping.cancel();
     _ = serving.await;
+    sockets.close();
+    _ = tokio::time::timeout(http::LAST_REPLIES, sockets.wait()).await;
     Ok(Exit::Done)
+}
+
+/// How the engine works: options, else the file, else what is usual.
+fn service(
+    arguments: &Arguments,
+    context: &Context,
+    client_base_url: ClientBaseUrl,
+) -> Result<ServiceConfig, Failure> {
+    let (file, defaults) = (&context.config.serve, &context.config.defaults);
+    let limits = |file: &BTreeMap<String, NonZeroUsize>, options: &[(String, usize)]| {
+        let file = file.iter().map(|(name, count)| (name.clone(), count.get()));
+        file.chain(options.iter().cloned()).collect()
+    };
+    let sandbox = arguments.sandbox.as_deref().or(defaults.sandbox.as_deref());
+    let backend = sandbox.unwrap_or(super::run::DEFAULT_SANDBOX).to_owned();
+    let allowed = arguments.allow_backend.iter().chain(&file.allow_backends);
+    let mut shared = BTreeSet::new();
+    for name in allowed.chain([&backend]) {
+        let entry =
+            dressage_sandbox::by_name(name).map_err(|error| Failure::from_error(Exit::BadInput, &error))?;
+        if entry.shares_loopback {
+            shared.insert(entry.name);
+        }
+    }
+    Ok(ServiceConfig {
+        backend,
+        shared,
+        limits: QueueLimits {
+            concurrency: arguments
+                .concurrency
+                .or(defaults.concurrency)
+                .unwrap_or(DEFAULT_CONCURRENCY)
+                .max(1),
+            waiting: arguments.queue.or(file.queue).unwrap_or(DEFAULT_QUEUE),
+            backends: limits(&file.backend_limits, &arguments.backend_limit),
+            endpoints: limits(&file.endpoint_limits, &arguments.endpoint_limit),
+        },
+        client_base_url,
+    })
+}
+
+/// Writes the port where whoever started the server looks for it; it is there whole or not at all.
+fn tell_port(path: &Path, port: u16) -> Result<(), Failure> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
+        writeln!(file, "{port}")?;
+        file.persist(path).map_err(|error| error.error)
+    });
+    written.map(drop).map_err(|error| {
+        Failure::input(format!("port file `{}` cannot be written", path.display())).cause(error.to_string())
+    })
 }
 
 /// What OpenEnv clients find, as the variables of OpenEnv's own server have it.
@@ -189,18 +269,23 @@ fn openenv(arguments: &Arguments, context: &Context) -> Result<OpenEnv, Failure>
             arguments
                 .max_sessions
                 .or(from_variable)
+                .or(context.config.serve.max_sessions)
                 .unwrap_or(DEFAULT_SESSIONS)
                 .max(1),
         ),
         mode,
-        cancel_abandoned: !arguments.keep_abandoned,
+        cancel_abandoned: !(arguments.keep_abandoned || context.config.serve.keep_abandoned),
     })
 }
 
 /// The keys of the file and of the environment.
 fn keys(arguments: &Arguments, context: &Context) -> Result<Vec<SecretString>, Failure> {
     let mut text = String::new();
-    if let Some(path) = &arguments.api_keys {
+    let file = arguments
+        .api_keys
+        .as_ref()
+        .or(context.config.serve.api_keys.as_ref());
+    if let Some(path) = file {
         text = std::fs::read_to_string(path).map_err(|error| {
             Failure::input(format!("API keys `{}` cannot be read", path.display())).cause(error.to_string())
         })?;

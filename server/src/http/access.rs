@@ -19,7 +19,7 @@ use subtle::ConstantTimeEq;
 const OPEN_PATHS: &[&str] = &["/health", "/ready"];
 
 /// What stands before a key in a path, for clients that cannot send headers.
-const KEY_PREFIX: &str = "/k/";
+pub const KEY_PREFIX: &str = "/k/";
 
 /// Who may ask, as configured.
 #[derive(Clone, Debug, Default)]

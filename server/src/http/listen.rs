@@ -17,8 +17,8 @@ const CONNECTIONS_MAX: usize = 8192;
 /// How long the head of a request may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long connections may take to end once the server stops.
-const LAST_REPLIES: Duration = Duration::from_secs(5);
+/// How long connections and sockets may take to end once the server stops.
+pub const LAST_REPLIES: Duration = Duration::from_secs(5);
 
 /// A wait after the system refused a connection for want of something, such as files.
 const BREATHER: Duration = Duration::from_millis(100);

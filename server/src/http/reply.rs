@@ -1,3 +1,4 @@
+use super::watch::Told;
 use crate::service::{Code, Place, ServiceError};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -47,10 +48,9 @@ impl IntoResponse for ServiceError {
     fn into_response(self) -> Response {
         let code = self.code;
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if status.is_server_error() {
-            tracing::warn!(error = %self.message, "a request failed");
-        }
+        let told = Told(self.message.clone());
         let mut response = (status, Json(ErrorBody::from(self))).into_response();
+        response.extensions_mut().insert(told);
         if matches!(code, Code::QueueFull | Code::Draining) {
             response
                 .headers_mut()

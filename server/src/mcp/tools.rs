@@ -156,7 +156,7 @@ async fn run(
         id: Some(id),
     };
     let mut follow = service.follow(id, 0).await?;
-    let mut told = 0_u32;
+    let (mut told, mut listens) = (0_u32, true);
     loop {
         let event = tokio::select! {
             biased;
@@ -164,9 +164,9 @@ async fn run(
             event = follow.next() => event,
         };
         let Some(event) = event else { break };
-        if let Some(message) = message(&event) {
+        if let Some(message) = message(&event).filter(|_| listens) {
             told += 1;
-            progress.tell(f64::from(told), message).await;
+            listens = progress.tell(f64::from(told), message).await;
         }
     }
     if progress.context.ct.is_cancelled() {

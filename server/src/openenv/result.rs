@@ -70,18 +70,21 @@ pub async fn text(
 ) -> Result<String, ServiceError> {
     let transcript = service.store().transcript(outcome.id).await?;
     let (outcome, task_id) = (outcome.clone(), task_id.to_owned());
-    let made = tokio::task::spawn_blocking(move || {
-        let mut texts = Detail::ALL.map(Some).into_iter().chain([None]).map(|detail| {
-            let turns = turns(&transcript, outcome.id, detail);
-            turns.and_then(|turns| render(&task_id, mode, &outcome, turns, limit(detail)))
-        });
-        // Without turns, the files are what is left, and collecting them is bounded.
-        texts
-            .find_map(|text| text)
-            .unwrap_or_else(|| unstarted(&task_id, mode, "the result is too large"))
-    });
+    let made = tokio::task::spawn_blocking(move || largest(&transcript, &task_id, mode, &outcome));
     made.await
         .map_err(|error| ServiceError::from_error(crate::service::Code::StoreFailed, &error))
+}
+
+/// The result with as much of each turn as there is room for.
+fn largest(transcript: &Transcript, task_id: &str, mode: Mode, outcome: &RolloutOutcome) -> String {
+    let mut texts = Detail::ALL.map(Some).into_iter().chain([None]).map(|detail| {
+        let turns = turns(transcript, outcome.id, detail);
+        turns.and_then(|turns| render(task_id, mode, outcome, turns, limit(detail)))
+    });
+    // Without turns, the files are what is left, and collecting them is bounded.
+    texts
+        .find_map(|text| text)
+        .unwrap_or_else(|| unstarted(task_id, mode, "the result is too large"))
 }
 
 /// The result of a rollout that was not taken.
@@ -213,26 +216,4 @@ fn limit(detail: Option<Detail>) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_result_stands_in_a_reply_as_fastmcp_puts_it() {
-        let small = envelope(r#"{"reward":1.0}"#);
-        let reply: Value = serde_json::from_str(small.get()).unwrap();
-        assert_eq!(reply["data"], json!(r#"{"reward":1.0}"#));
-        assert_eq!(reply["content"][0]["text"], reply["data"]);
-        assert_eq!(reply["structured_content"]["result"], reply["data"]);
-        let large = envelope(&"x".repeat(STRUCTURED_MAX));
-        assert_eq!(
-            serde_json::from_str::<Value>(large.get()).unwrap()["structured_content"],
-            Value::Null
-        );
-    }
-
-    #[test]
-    fn a_tail_is_cut_between_characters() {
-        assert_eq!(tail(&"é".repeat(3000)).chars().count(), TAIL_MAX);
-        assert_eq!(tail("short"), "short");
-    }
-}
+mod tests;

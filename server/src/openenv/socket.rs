@@ -30,6 +30,12 @@ const WAITING_MAX: usize = 64;
 /// How often we ask whether the client is there.
 const PING: Duration = Duration::from_secs(20);
 
+/// How long a client may take to close its half after ours.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// The same where the server stops.
+const GOODBYE_AT_THE_END: Duration = Duration::from_secs(1);
+
 /// What stands behind the path.
 #[derive(Debug, Default, Deserialize)]
 pub struct Options {
@@ -45,43 +51,47 @@ pub async fn environment(
     let Ok(upgrade) = upgrade else {
         return detail(StatusCode::NOT_FOUND, "Not Found");
     };
+    let sockets = app.sockets.clone();
+    let speak = move |socket: WebSocket| async move {
+        let (mut sink, stream) = socket.split();
+        let session = options.session_id.filter(|id| !id.is_empty());
+        let place = match &session {
+            Some(id) => app
+                .openenv
+                .sessions
+                .attach(id)
+                .map_err(|message| error("SESSION_ERROR", &message, json!({}))),
+            None => app
+                .openenv
+                .sessions
+                .enter()
+                .map_err(|full| error("CAPACITY_REACHED", &full.message(), full.data())),
+        };
+        match place {
+            Ok(place) => serve(app, sink, stream, place, Speech::Environment).await,
+            Err(message) => refuse(&mut sink, stream, message).await,
+        }
+    };
     upgrade
         .max_message_size(MESSAGE_MAX)
         .max_frame_size(MESSAGE_MAX)
-        .on_upgrade(move |socket| async move {
-            let (mut sink, stream) = socket.split();
-            let session = options.session_id.filter(|id| !id.is_empty());
-            let place = match &session {
-                Some(id) => app
-                    .openenv
-                    .sessions
-                    .attach(id)
-                    .map_err(|message| error("SESSION_ERROR", &message, json!({}))),
-                None => app
-                    .openenv
-                    .sessions
-                    .enter()
-                    .map_err(|full| error("CAPACITY_REACHED", &full.message(), full.data())),
-            };
-            match place {
-                Ok(place) => serve(app, sink, stream, place, Speech::Environment).await,
-                Err(message) => refuse(&mut sink, stream, message).await,
-            }
-        })
+        .on_upgrade(move |socket| sockets.track_future(speak(socket)))
 }
 
 /// A socket at `/mcp`.
 pub fn rpc(app: App, upgrade: WebSocketUpgrade) -> Response {
+    let sockets = app.sockets.clone();
+    let speak = move |socket: WebSocket| async move {
+        let (mut sink, stream) = socket.split();
+        match app.openenv.sessions.enter() {
+            Ok(place) => serve(app, sink, stream, place, Speech::Rpc).await,
+            Err(full) => refuse(&mut sink, stream, no_place(full)).await,
+        }
+    };
     upgrade
         .max_message_size(MESSAGE_MAX)
         .max_frame_size(MESSAGE_MAX)
-        .on_upgrade(move |socket| async move {
-            let (mut sink, stream) = socket.split();
-            match app.openenv.sessions.enter() {
-                Ok(place) => serve(app, sink, stream, place, Speech::Rpc).await,
-                Err(full) => refuse(&mut sink, stream, no_place(full)).await,
-            }
-        })
+        .on_upgrade(move |socket| sockets.track_future(speak(socket)))
 }
 
 /// What is spoken on a socket.
@@ -113,10 +123,7 @@ async fn refuse(
     _ = sink.send(Message::Text(message.into())).await;
     close(sink).await;
     // The client's own close is waited for, so that it can read what was said.
-    _ = tokio::time::timeout(Duration::from_secs(5), async {
-        while let Some(Ok(_)) = stream.next().await {}
-    })
-    .await;
+    _ = tokio::time::timeout(GOODBYE, async { while let Some(Ok(_)) = stream.next().await {} }).await;
 }
 
 async fn close(sink: &mut SplitSink<WebSocket, Message>) {
@@ -203,10 +210,12 @@ async fn serve(
     drop(place);
     drop(inbox);
     let abort = reader.abort_handle();
-    if tokio::time::timeout(Duration::from_secs(5), reader)
-        .await
-        .is_err()
-    {
+    let patience = if app.stopping.is_cancelled() {
+        GOODBYE_AT_THE_END
+    } else {
+        GOODBYE
+    };
+    if tokio::time::timeout(patience, reader).await.is_err() {
         abort.abort();
     }
 }

@@ -1,6 +1,6 @@
-use crate::http::App;
+use crate::http::{App, Path};
 use crate::service::{FeedItem, Position, ServiceError};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};

@@ -1,8 +1,8 @@
 use super::records;
-use crate::http::{App, JsonBody, body};
+use crate::http::{App, JsonBody, Path, body};
 use crate::service::{Code, ServiceError, View};
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use dressage_rollout::{FinishRequest, HeldCommand, HoldError};
@@ -40,7 +40,7 @@ pub struct ExecRequest {
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FinishBody {
-    /// The reward, in the task's range; null for none.
+    /// The reward, in the task's range; null where the caller has none: what verify said stands, if it ran.
     #[schema(example = 0.5)]
     pub reward: Option<f64>,
     /// What it rests on, kept beside it.

@@ -1,8 +1,8 @@
-use crate::http::App;
+use crate::http::{App, Path};
 use crate::service::{Code, Detail, ServiceError, Turn};
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use dressage_store::Transcript;

@@ -1,7 +1,7 @@
-use crate::http::{App, JsonBody};
+use crate::http::{App, JsonBody, Path};
 use crate::service::{Idempotency, Page, RolloutSpec, ServiceError, Submitted, View};
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use dressage_store::{ListFilter, RolloutState};

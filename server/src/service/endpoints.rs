@@ -16,7 +16,9 @@ use tokio::sync::Mutex;
 const REMEMBERED_MAX: usize = 256;
 
 /// Which URLs callers may bring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientBaseUrl {
     /// Any.

@@ -78,7 +78,7 @@ codes! {
     TooLarge "too_large" 413 "the body is larger than the server takes",
     UnsupportedMediaType "unsupported_media_type" 415 "the body is not of the media type that the route takes",
     EndpointUnusable "endpoint_unusable" 422 "the model endpoint is unknown, or lacks a URL, key or model",
-    BackendUnusable "backend_unusable" 422 "the sandbox backend is unknown, or cannot work on this machine",
+    BackendUnusable "backend_unusable" 422 "the sandbox backend is unknown, not allowed, or cannot work on this machine",
     AgentUnusable "agent_unusable" 422 "the agent is unknown, or not installed",
     QueueFull "queue_full" 429 "so many rollouts wait already; `Retry-After` says when to try again",
     SandboxFailed "sandbox_failed" 502 "the held sandbox did not do what it was asked for",

@@ -97,7 +97,7 @@ pub enum OnInterrupt {
     /// It is marked as interrupted.
     #[default]
     Mark,
-    /// It is marked, and run again under a new id.
+    /// It is run again under the same id, three times at most; then it is marked.
     Rerun,
 }
 

@@ -7,7 +7,7 @@ use crate::error::Failure;
 use crate::workspace::store_failure;
 use dressage_rollout::{RolloutHandle, RolloutRequest};
 use dressage_sandbox::lease::is_alive;
-use dressage_store::{Adopted, Enqueued, QueuedRollout};
+use dressage_store::{Adopted, Enqueued, QueuedRollout, RolloutState};
 use dressage_wire::ids::{GroupId, RolloutId};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -113,6 +113,7 @@ impl Service {
                 group: row.group,
                 sample: row.sample,
                 task_id: row.task_id,
+                state: row.state,
             });
         }
         Ok(Submission {
@@ -263,5 +264,6 @@ fn submitted(queued: &QueuedRollout) -> Submitted {
         group: queued.group,
         sample: queued.sample,
         task_id: queued.task_id.clone(),
+        state: RolloutState::Queued,
     }
 }

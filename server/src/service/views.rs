@@ -1,7 +1,7 @@
 //! What the service tells of rollouts, in the form in which REST and MCP show it.
 
 use dressage_rollout::{LiveRollout, LiveState};
-use dressage_store::RolloutRow;
+use dressage_store::{RolloutRow, RolloutState};
 use dressage_wire::event::Stage;
 use dressage_wire::ids::{GroupId, RolloutId};
 use dressage_wire::rollout::{RolloutOutcome, RolloutStart};
@@ -23,6 +23,9 @@ pub struct Submitted {
     pub sample: u32,
     /// The caller's name of the task.
     pub task_id: Option<String>,
+    /// Where it is: `queued`, but for an answer that is given again.
+    #[schema(value_type = String)]
+    pub state: RolloutState,
 }
 
 /// A rollout in a list.

@@ -135,7 +135,7 @@ fn leases(place: &Place) -> usize {
 }
 
 /// Whether any process has the id of a sandbox of this place on its command line.
-fn runs_below(place: &Place) -> bool {
+pub fn runs_below(place: &Place) -> bool {
     let data = place.data();
     let data = data.to_str().unwrap().as_bytes();
     let own = std::process::id().to_string();

@@ -31,5 +31,11 @@ mod rollouts;
 /// Bars, colours and plain lines.
 mod terminals;
 
+/// What those who operate a server look at.
+mod operating;
+
 /// Ctrl-C, kill -9, two processes.
 mod endings;
+
+/// `dressage serve` and `dressage mcp`, as their clients see them.
+mod serve;

@@ -8,7 +8,7 @@ fn root() -> PathBuf {
 #[test]
 fn pages_of_docs_are_what_the_program_says() {
     let place = Place::new();
-    for page in ["configuration", "errors", "logging"] {
+    for page in ["configuration", "errors", "logging", "metrics"] {
         let made = place.run(&["docs", page]).expect(0).out;
         let path = root().join("docs").join(format!("{page}.md"));
         if std::env::var_os("UPDATE_DOCS").is_some() {

@@ -1,0 +1,34 @@
+//! `dressage serve` as its clients see it: the built program on a port of its own, spoken to with raw HTTP and sockets.
+
+/// The program, started and ended.
+mod server;
+
+/// HTTP, as small as it can be.
+mod client;
+
+/// REST: asking for rollouts, and what comes of them.
+mod rest;
+
+/// Events as they happen, and later.
+mod events;
+
+/// Sandboxes that are held for the caller.
+mod hold;
+
+/// Servers that end, and the next ones.
+mod restart;
+
+/// Sockets.
+mod socket;
+
+/// What OpenEnv clients see.
+mod openenv;
+
+/// Who may ask.
+mod access;
+
+/// MCP proper.
+mod mcp;
+
+/// Clients that are slow, rude or gone.
+mod odd;
