@@ -16,9 +16,17 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 /// What the kernel adds to a program's badness when memory runs out, so that it goes before init and the guard.
 const OUT_OF_MEMORY_SCORE: &str = "300";
+
+/// How long it is waited for room for a process. The dead count against the sandbox's limit until the kernel has done with
+/// them, so that after the end of many there may be none for a moment.
+pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(2);
+
+/// Between two tries.
+pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// Length of a report in bytes.
 pub(crate) const REPORT_BYTES: usize = 5;
@@ -96,11 +104,25 @@ fn start(command: &mut Command, cwd: &OsString) -> io::Result<Pid> {
     nix::sys::prctl::set_dumpable(false)?;
     nix::sys::prctl::set_child_subreaper(true)?;
     std::fs::create_dir_all(cwd)?;
-    let child = command.current_dir(cwd).spawn()?;
+    command.current_dir(cwd);
+    let deadline = Instant::now() + ROOM_WAIT;
+    let child = loop {
+        match command.spawn() {
+            Err(error) if is_for_want_of_room(&error) && Instant::now() < deadline => {
+                std::thread::sleep(ROOM_PAUSE)
+            }
+            spawned => break spawned?,
+        }
+    };
     // Waited for below, together with what it leaves behind; dropping the handle does nothing.
     i32::try_from(child.id())
         .map(Pid::from_raw)
         .map_err(io::Error::other)
+}
+
+/// Whether a process could not be made since there are as many as there may be.
+pub(crate) fn is_for_want_of_room(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAGAIN)
 }
 
 /// What a guard waits for: the end of a child, and that of init.

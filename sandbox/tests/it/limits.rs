@@ -62,6 +62,34 @@ while True:
 }
 
 #[tokio::test]
+async fn a_command_waits_for_room_where_there_is_none_for_a_moment() {
+    let world = World::new();
+    let mut spec = spec();
+    spec.size = Size {
+        pids: 32,
+        ..spec.size
+    };
+    let sandbox = world.backend("local").create(spec).await.unwrap();
+    // Processes until there is no room for another; a second later they are all over.
+    let crowd = "
+import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(3600)
+    except OSError:
+        break
+print('full', flush=True)
+time.sleep(1)
+os.killpg(0, 9)";
+    let output = std::sync::Arc::new(crate::world::Output::default());
+    let mut process = sandbox.start(python(crowd), output.clone()).await.unwrap();
+    crate::world::eventually("the crowd is there", || output.stdout().contains("full")).await;
+    assert_eq!(stdout_of(&*sandbox, sh("echo on")).await, "on");
+    assert_eq!(process.wait().await.unwrap().signal, Some(9));
+}
+
+#[tokio::test]
 async fn a_bomb_that_nobody_ends_goes_with_the_sandbox() {
     let world = World::new();
     let mut spec = spec();

@@ -1,7 +1,7 @@
 use super::children::Children;
 use super::replies::Replies;
 use super::tree;
-use crate::guard::{REPORT_BYTES, Report};
+use crate::guard::{REPORT_BYTES, ROOM_PAUSE, ROOM_WAIT, Report, is_for_want_of_room};
 use bytes::{Buf, Bytes, BytesMut};
 use dressage_wire::control::{CHUNK_BYTES, Exited, Failure, FailureKind, Reply, Start};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -53,7 +53,17 @@ pub(super) async fn run(
     let deadline = start
         .timeout_ms
         .and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
-    let mut guarded = match Guarded::spawn(&start, &children) {
+    let room_deadline = Instant::now() + ROOM_WAIT;
+    let spawned = loop {
+        match Guarded::spawn(&start, &children) {
+            Err(error) if is_for_want_of_room(&error) && Instant::now() < room_deadline => {
+                children.reap_now();
+                tokio::time::sleep(ROOM_PAUSE).await;
+            }
+            spawned => break spawned,
+        }
+    };
+    let mut guarded = match spawned {
         Ok(guarded) => guarded,
         Err(error) => return replies.send(id, Reply::Failed(failure(&error))).await,
     };
