@@ -31,6 +31,8 @@ pub(crate) struct Streaming {
     out: BytesMut,
     /// Whether the agent has had something of it.
     begun: bool,
+    /// Whether whoever writes for the agent was given the time to write that.
+    first_is_out: bool,
     /// Whether the endpoint's connection had its turn since it last gave something.
     yielded: bool,
     phase: Phase,
@@ -94,6 +96,7 @@ impl Streaming {
                 body,
                 out: BytesMut::new(),
                 begun: false,
+                first_is_out: false,
                 yielded: false,
                 phase,
                 waits,
@@ -104,6 +107,12 @@ impl Streaming {
 
     /// The next part for the agent; `None` at the end, when the call is recorded.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        // Whoever writes for the agent writes only when there is nothing to be had here.
+        if self.begun && !self.first_is_out {
+            self.first_is_out = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             let over = matches!(self.phase, Phase::Over);
             if self.out.len() >= GATHER_BYTES || (over && !self.out.is_empty()) {
