@@ -50,7 +50,7 @@ impl Lease {
     }
 
     /// What a sandbox's control groups are called, and its processes until they are in its namespaces: their first argument.
-    /// The latter is how [`end_processes`](super::end_processes) finds one that no lease names yet.
+    /// The latter is how `end_processes` finds one that no lease names yet.
     #[must_use]
     pub fn outside_name(sandbox: SandboxId) -> String {
         format!("dressage-{sandbox}")
