@@ -90,7 +90,6 @@ pub fn router(app: App) -> Router {
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .layer(middleware::from_fn(watch::remember_route))
         .with_state(app.clone());
-    // The guard cuts keys out of paths, so that it must stand before what looks for the route.
     Router::new()
         .fallback_service(routes)
         .layer(middleware::from_fn_with_state(app.clone(), access::guard))

@@ -30,12 +30,7 @@ pub fn listen(supervisor: &Supervisor, terminal: &Terminal) -> io::Result<Cancel
             "stopping: {} cancelled and cleaned up; again to hurry",
             rollouts_are(supervisor.live().borrow().len())
         ));
-        signals.next_reminding(&supervisor, &terminal).await;
-        supervisor.hurry();
-        terminal
-            .note("hurrying: what is left of sandboxes is removed at the next start; again to end at once");
-        signals.next_reminding(&supervisor, &terminal).await;
-        std::process::exit(Exit::Interrupted.code().into());
+        signals.hurry_and_end(&supervisor, &terminal).await;
     });
     Ok(interrupted)
 }
@@ -69,12 +64,7 @@ pub fn listen_serving(
         signals.next_reminding(&supervisor, &terminal).await;
         supervisor.cancel_all();
         terminal.note("stopping: what was left is cancelled and cleaned up; again to hurry");
-        signals.next_reminding(&supervisor, &terminal).await;
-        supervisor.hurry();
-        terminal
-            .note("hurrying: what is left of sandboxes is removed at the next start; again to end at once");
-        signals.next_reminding(&supervisor, &terminal).await;
-        std::process::exit(Exit::Interrupted.code().into());
+        signals.hurry_and_end(&supervisor, &terminal).await;
     });
     Ok(stop)
 }
@@ -108,6 +98,16 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.hangup.recv() => {}
         }
+    }
+
+    /// The last two: the next one hurries, the one after it ends the process.
+    async fn hurry_and_end(&mut self, supervisor: &Supervisor, terminal: &Terminal) {
+        self.next_reminding(supervisor, terminal).await;
+        supervisor.hurry();
+        terminal
+            .note("hurrying: what is left of sandboxes is removed at the next start; again to end at once");
+        self.next_reminding(supervisor, terminal).await;
+        std::process::exit(Exit::Interrupted.code().into());
     }
 
     /// Waits for the next one, and says meanwhile what is left to clean up.

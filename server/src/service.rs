@@ -24,18 +24,21 @@ mod submit;
 /// Events for listeners.
 mod follow;
 
+/// Rollouts whose caller may go.
+mod abandon;
+
 /// Calls as trainers read them.
 mod turns;
 
 /// Whether rollouts can be asked for now.
 mod ready;
 
+pub use abandon::CancelOnDrop;
 pub use endpoints::ClientBaseUrl;
 pub use error::{Code, Place, ServiceError};
 pub use follow::FeedItem;
 pub use ready::Readiness;
 pub use spec::RolloutSpec;
-pub use submit::Idempotency;
 pub use turns::{Detail, Turn};
 pub use views::{LiveView, Page, Position, Submitted, Summary, View};
 
@@ -172,7 +175,7 @@ impl Service {
         if self.0.board.log(id).is_some() {
             return Ok(id);
         }
-        match self.store().get(id).await {
+        match self.store().row(id).await {
             Ok(_) => Ok(id),
             Err(error) => match ServiceError::from(error) {
                 error if error.code == Code::UnknownRollout => Err(unknown()),
@@ -237,8 +240,7 @@ impl Service {
             self.0.supervisor.cancel(id);
             return Ok(true);
         }
-        let stored = self.store().get(id).await?;
-        match stored.row.state {
+        match self.store().row(id).await?.state {
             RolloutState::Finished | RolloutState::Interrupted => Ok(false),
             RolloutState::Queued | RolloutState::Running => Err(ServiceError::new(
                 Code::InvalidRequest,
@@ -256,7 +258,7 @@ impl Service {
         match self.0.supervisor.held(id).await {
             Ok(held) => Ok(held),
             Err(HoldError::Unknown(_)) => {
-                let state = self.store().get(id).await?.row.state;
+                let state = self.store().row(id).await?.state;
                 Err(ServiceError::new(
                     Code::NotHeld,
                     format!("rollout {id} is {} and not held", state.name()),

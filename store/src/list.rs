@@ -93,8 +93,12 @@ impl Store {
         Ok(counts)
     }
 
-    /// A rollout as lists show it.
-    pub(crate) async fn row(&self, operation: &'static str, id: RolloutId) -> Result<RolloutRow, StoreError> {
+    /// A rollout as lists show it, without its documents.
+    ///
+    /// # Errors
+    /// No such rollout; a database that cannot be read.
+    pub async fn row(&self, id: RolloutId) -> Result<RolloutRow, StoreError> {
+        const OPERATION: &str = "reading a rollout";
         let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
         query.push(COLUMNS).push(" FROM rollouts WHERE id = ");
         query.push_bind(id.to_string()).push(" UNION ALL SELECT ");
@@ -103,9 +107,9 @@ impl Store {
             .push_bind(id.to_string())
             .push(" AND NOT EXISTS (SELECT 1 FROM rollouts WHERE rollouts.id = queue.id)");
         let row = query.build().fetch_optional(&self.readers).await;
-        let row = row.map_err(|source| self.failed(operation, source))?;
+        let row = row.map_err(|source| self.failed(OPERATION, source))?;
         let row = row.ok_or_else(|| StoreError::NotFound { id: id.to_string() })?;
-        RolloutRow::read(&row).map_err(|source| self.failed(operation, source))
+        RolloutRow::read(&row).map_err(|source| self.failed(OPERATION, source))
     }
 
     /// Those of `rows` whose task their process has begun more than once.

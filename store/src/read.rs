@@ -29,8 +29,7 @@ impl Store {
     /// # Errors
     /// No such rollout; documents that cannot be read.
     pub async fn get(&self, id: RolloutId) -> Result<StoredRollout, StoreError> {
-        const OPERATION: &str = "reading a rollout";
-        let row = self.row(OPERATION, id).await?;
+        let row = self.row(id).await?;
         if row.state == RolloutState::Queued {
             return Ok(StoredRollout {
                 row,

@@ -1,5 +1,5 @@
 use super::Progress;
-use crate::service::{RolloutSpec, Service, ServiceError, View};
+use crate::service::{CancelOnDrop, RolloutSpec, Service, ServiceError, View};
 use dressage_store::ListFilter;
 use dressage_wire::event::{Event, RolloutEvent};
 use dressage_wire::ids::RolloutId;
@@ -151,10 +151,7 @@ async fn run(
     let Some(id) = submission.rollouts.first().map(|submitted| submitted.id) else {
         return Err(ServiceError::invalid("", "asks for no rollout"));
     };
-    let abandoned = CancelOnDrop {
-        service: service.clone(),
-        id: Some(id),
-    };
+    let abandoned = CancelOnDrop::new(service, id);
     let mut follow = service.follow(id, 0).await?;
     let (mut told, mut listens) = (0_u32, true);
     loop {
@@ -176,26 +173,6 @@ async fn run(
     }
     service.wait(id).await?;
     Ok(rollout(&service.get(id).await?))
-}
-
-/// Cancels a rollout that nobody waits for any longer.
-struct CancelOnDrop {
-    service: Service,
-    id: Option<RolloutId>,
-}
-
-impl CancelOnDrop {
-    fn disarm(mut self) {
-        self.id = None;
-    }
-}
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            self.service.supervisor().cancel(id);
-        }
-    }
 }
 
 /// What a client is told of an event: stages and calls.

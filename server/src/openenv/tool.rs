@@ -4,8 +4,7 @@ use super::problems::{Problem, report};
 use super::result;
 use crate::endpoints::{self, DEMO};
 use crate::http::App;
-use crate::service::{Code, RolloutSpec, Service, ServiceError};
-use dressage_wire::ids::RolloutId;
+use crate::service::{CancelOnDrop, Code, RolloutSpec, ServiceError};
 use dressage_wire::task::{CaptureMode, Mode};
 use secrecy::SecretString;
 use serde_json::value::RawValue;
@@ -161,9 +160,12 @@ pub async fn run(app: &App, arguments: Map<String, Value>) -> Result<Ended, Tool
     let Some(submitted) = submission.rollouts.first() else {
         return Err(failed("the rollout was not taken"));
     };
-    let guard = CancelGuard::new(app, submitted.id);
+    let cancels = app.openenv.cancel_abandoned;
+    let abandoned = cancels.then(|| CancelOnDrop::new(&app.service, submitted.id));
     let ended = app.service.wait(submitted.id).await;
-    guard.disarm();
+    if let Some(abandoned) = abandoned {
+        abandoned.disarm();
+    }
     let outcome = match ended {
         Ok(Some(outcome)) => outcome,
         Ok(None) => return Err(failed("the rollout was interrupted")),
@@ -209,32 +211,6 @@ fn refused(
                 &format!("{}: {message}", error.code.name()),
             )),
         }),
-    }
-}
-
-/// Cancels a rollout whose caller has gone.
-struct CancelGuard {
-    service: Option<Service>,
-    id: RolloutId,
-}
-
-impl CancelGuard {
-    fn new(app: &App, id: RolloutId) -> Self {
-        let service = app.openenv.cancel_abandoned.then(|| app.service.clone());
-        Self { service, id }
-    }
-
-    fn disarm(mut self) {
-        self.service = None;
-    }
-}
-
-impl Drop for CancelGuard {
-    fn drop(&mut self) {
-        if let Some(service) = self.service.take() {
-            tracing::info!(rollout.id = %self.id, "cancelled: its caller has gone");
-            service.supervisor().cancel(self.id);
-        }
     }
 }
 

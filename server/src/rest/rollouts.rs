@@ -1,10 +1,10 @@
 use crate::http::{App, JsonBody, Path};
-use crate::service::{Idempotency, Page, RolloutSpec, ServiceError, Submitted, View};
+use crate::service::{Page, RolloutSpec, ServiceError, Submitted, View};
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use dressage_store::{ListFilter, RolloutState};
+use dressage_store::{Idempotency, ListFilter, RolloutState};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use sha2::{Digest, Sha256};

@@ -100,7 +100,6 @@ impl Service {
                 ready: VecDeque::new(),
             });
         }
-        self.store().get(id).await?;
         let lines = self.store().events(id).await?.unwrap_or_default();
         let events = lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         // What an older version wrote in words that are no longer known is left out.

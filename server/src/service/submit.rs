@@ -7,20 +7,11 @@ use crate::error::Failure;
 use crate::workspace::store_failure;
 use dressage_rollout::{RolloutHandle, RolloutRequest};
 use dressage_sandbox::lease::is_alive;
-use dressage_store::{Adopted, Enqueued, QueuedRollout, RolloutState};
+use dressage_store::{Adopted, Enqueued, Idempotency, QueuedRollout, RolloutState};
 use dressage_wire::ids::{GroupId, RolloutId};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
-
-/// Makes a request that is sent twice count once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Idempotency {
-    /// The caller's key.
-    pub key: String,
-    /// What tells the same request from another with the same key.
-    pub fingerprint: [u8; 32],
-}
 
 /// What came of a request for rollouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,13 +57,7 @@ impl Service {
             prepared.extend(group);
         }
         let queued: Vec<_> = prepared.iter().map(|rollout| rollout.queued.clone()).collect();
-        let kept = idempotency
-            .as_ref()
-            .map(|idempotency| dressage_store::Idempotency {
-                key: idempotency.key.clone(),
-                fingerprint: idempotency.fingerprint,
-            });
-        match self.store().enqueue(&queued, kept).await? {
+        match self.store().enqueue(&queued, idempotency.clone()).await? {
             Enqueued::New => {}
             Enqueued::Repeated(ids) => return self.repeated(ids).await,
             Enqueued::Conflict => {
@@ -107,7 +92,7 @@ impl Service {
     async fn repeated(&self, ids: Vec<RolloutId>) -> Result<Submission, ServiceError> {
         let mut rollouts = Vec::with_capacity(ids.len());
         for id in ids {
-            let row = self.store().get(id).await?.row;
+            let row = self.store().row(id).await?;
             rollouts.push(Submitted {
                 id,
                 group: row.group,
@@ -145,15 +130,15 @@ impl Service {
     /// Goes on with rollouts of servers that are dead: those that waited, and those that are to be run again.
     pub(super) async fn adopt(&self) -> Result<(), Failure> {
         let store = self.store();
-        let failed = |error: &dressage_store::StoreError| store_failure(error);
-        let owners = store.queue_owners().await.map_err(|error| failed(&error))?;
+        let failed = |error| store_failure(&error);
+        let owners = store.queue_owners().await.map_err(failed)?;
         let data = self.0.workspace.backends.owner.data_dir().to_owned();
         let dead: Vec<_> = owners
             .into_iter()
             .filter(|owner| !is_alive(&data, *owner))
             .collect();
         let owner = self.0.workspace.backends.owner.id();
-        let adopted = store.adopt(owner, &dead).await.map_err(|error| failed(&error))?;
+        let adopted = store.adopt(owner, &dead).await.map_err(failed)?;
         let count = adopted.len();
         for adopted in adopted {
             let id = adopted.queued.id;
