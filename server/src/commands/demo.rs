@@ -82,6 +82,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let progress = Progress::new(terminal, Detail::Everything, Escapes::Escaped, 1);
     let outcome = progress.follow(handle, &arguments.preset).await;
     supervisor.drained().await;
+    workspace.store.close().await;
     if let Some(model) = scripted {
         model.shutdown().await;
     }

@@ -67,6 +67,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         Ok(running) => running,
         Err(error) => {
             service.shutdown(GRACE).await;
+            service.store().close().await;
             return Err(failed(&error));
         }
     };

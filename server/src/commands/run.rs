@@ -103,6 +103,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     batch.admit(tasks, concurrency).await?;
     let tally = batch.drain().await?;
     supervisor.drained().await;
+    workspace.store.close().await;
     if let Some(model) = scripted {
         model.shutdown().await;
     }

@@ -184,6 +184,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     _ = serving.await;
     sockets.close();
     _ = tokio::time::timeout(http::LAST_REPLIES, sockets.wait()).await;
+    // Only now: until here somebody may still ask what is stored.
+    service.store().close().await;
     Ok(Exit::Done)
 }
 
