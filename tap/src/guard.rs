@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 const OUT_OF_MEMORY_SCORE: &str = "300";
 
 /// How long it is waited for room for a process. The dead count against the sandbox's limit until the kernel has done with
-/// them, so that after the end of many there may be none for a moment.
-pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(2);
+/// them, so that after the end of many there may be none for a moment: on a machine with ten times the work that it can do,
+/// more than two seconds were seen.
+pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(15);
 
 /// Between two tries.
 pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(10);

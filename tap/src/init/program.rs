@@ -179,6 +179,7 @@ fn exited(report: Option<Report>, timed_out: bool) -> Exited {
 pub(super) fn failure(error: &io::Error) -> Failure {
     let errno = error.raw_os_error();
     let message = match errno {
+        Some(libc::EAGAIN) => "there are as many processes as there may be".into(),
         Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
         None => error.to_string(),
     };
