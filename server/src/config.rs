@@ -6,7 +6,7 @@ use dressage_wire::sampling::Sampling;
 use dressage_wire::task::CaptureMode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 /// What the file can say.
@@ -19,6 +19,8 @@ pub struct Config {
     pub serve: Serve,
     /// Endpoints by name: the user's own, or changes to those of the catalogue.
     pub endpoints: BTreeMap<String, EndpointConfig>,
+    /// Prices by model.
+    pub prices: BTreeMap<String, PricesConfig>,
 }
 
 /// Used where no option says otherwise.
@@ -73,6 +75,8 @@ pub struct EndpointConfig {
     pub url: Option<String>,
     /// The environment variable that holds its key.
     pub key_variable: Option<String>,
+    /// URLs of further servers with the same model.
+    pub replicas: Vec<String>,
     /// The model asked for.
     pub model: Option<String>,
     /// Headers sent with every call.
@@ -95,6 +99,22 @@ pub struct EndpointConfig {
     pub capture: Option<CaptureMode>,
     /// Whether thinking is turned off through the chat template.
     pub disable_thinking: Option<bool>,
+    /// Calls at once, of all rollouts.
+    pub max_calls_at_once: Option<NonZeroU32>,
+    /// Calls begun within any minute, of all rollouts.
+    pub max_calls_per_minute: Option<NonZeroU32>,
+}
+
+/// What a million tokens of a model cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PricesConfig {
+    /// Tokens of prompts.
+    pub prompt: f64,
+    /// Of these, tokens from the server's cache.
+    pub cached_prompt: Option<f64>,
+    /// Sampled tokens.
+    pub completion: f64,
 }
 
 /// A key of the file, for docs/configuration.md.
@@ -118,6 +138,9 @@ const fn key(table: &'static str, name: &'static str, example: &'static str, mea
         meaning,
     }
 }
+
+/// The tables of the file, in the order of docs/configuration.md.
+pub const TABLES: [&str; 4] = ["defaults", "serve", "endpoints.NAME", "prices.MODEL"];
 
 /// Every key. A test holds it against the types above.
 pub const KEYS: &[Key] = &[
@@ -226,6 +249,12 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "endpoints.NAME",
+        "replicas",
+        "[\"https://gpu-8.example:8000/v1\"]",
+        "URLs of further servers with the same model; the calls of a rollout go to one of all, and to another where no connection to that one can be made",
+    ),
+    key(
+        "endpoints.NAME",
         "model",
         "\"Qwen/Qwen3-8B\"",
         "model asked for, where `--model` names none",
@@ -283,13 +312,43 @@ pub const KEYS: &[Key] = &[
         "endpoints.NAME",
         "capture",
         "\"stream\"",
-        "`stream` asks as the agent asked; `buffer` never streams upstream and replays a stream to the agent",
+        "`stream` asks as the agent asked; `buffer` never streams upstream and replays a stream to the agent; `auto` is the one of both that a probe of the endpoint advises; default `stream`",
     ),
     key(
         "endpoints.NAME",
         "disable_thinking",
         "true",
         "sends `chat_template_kwargs.enable_thinking = false`; default true for `vllm`, else false",
+    ),
+    key(
+        "endpoints.NAME",
+        "max_calls_at_once",
+        "64",
+        "calls at once, of all rollouts; more wait, and the agents that made them are kept waiting; default no limit",
+    ),
+    key(
+        "endpoints.NAME",
+        "max_calls_per_minute",
+        "600",
+        "calls begun within any minute, of all rollouts; more wait; default no limit",
+    ),
+    key(
+        "prices.MODEL",
+        "prompt",
+        "0.4",
+        "cost of a million tokens of prompts, in any currency; for `max_cost` of tasks",
+    ),
+    key(
+        "prices.MODEL",
+        "cached_prompt",
+        "0.1",
+        "cost of a million of these that the server had in its cache; default as `prompt`",
+    ),
+    key(
+        "prices.MODEL",
+        "completion",
+        "1.6",
+        "cost of a million sampled tokens",
     ),
 ];
 
@@ -402,12 +461,16 @@ mod tests {
             known(toml::from_str::<EndpointConfig>("zzz = 1").unwrap_err()),
             listed("endpoints.NAME")
         );
+        assert_eq!(
+            known(toml::from_str::<PricesConfig>("zzz = 1").unwrap_err()),
+            listed("prices.MODEL")
+        );
     }
 
     #[test]
     fn every_example_of_the_table_is_valid() {
         let mut text = String::new();
-        for table in ["defaults", "serve", "endpoints.NAME"] {
+        for table in TABLES {
             text.push_str(&format!("[{table}]\n"));
             for key in KEYS.iter().filter(|key| key.table == table) {
                 text.push_str(&format!("{} = {}\n", key.name, key.example));

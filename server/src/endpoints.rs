@@ -9,10 +9,14 @@ use crate::config::{Config, EndpointConfig};
 use crate::environment::{Environment, Origin, names};
 use crate::error::{Failure, nearest};
 use crate::exit::Exit;
-use dressage_tap::endpoint::{Endpoint, ProxyPolicy, Timeouts, with_version};
+use dressage_tap::CallLimits;
+use dressage_tap::endpoint::{Endpoint, Prices, ProxyPolicy, Timeouts, with_version};
 use http::Uri;
 use secrecy::SecretString;
 use std::time::Duration;
+
+/// What probes found out, kept from one process to the next.
+pub mod probes;
 
 /// The endpoint that `dressage` carries itself: a scripted model, without network or key.
 pub const DEMO: &str = "demo";
@@ -159,6 +163,14 @@ pub enum EndpointError {
         /// The key.
         key: &'static str,
     },
+    /// A price in the configuration file is none.
+    #[error("`{key}` of the prices of model `{model}` is not a number from 0 on")]
+    BadPrice {
+        /// The model.
+        model: String,
+        /// The key.
+        key: &'static str,
+    },
     /// The scripted model takes no settings.
     #[error("endpoint `{DEMO}` takes no {option}")]
     DemoOption {
@@ -209,7 +221,7 @@ impl EndpointError {
                 "put the key into the .env file as well, or export {url_variable}: a .env file that one happens \
                  to stand beside must not draw keys to its own URL"
             )),
-            Self::BadTimeout { .. } | Self::DemoOption { .. } => None,
+            Self::BadTimeout { .. } | Self::BadPrice { .. } | Self::DemoOption { .. } => None,
         }
     }
 }
@@ -321,7 +333,18 @@ pub fn resolve(
         .or(shorthand.map(|shorthand| shorthand.default_model))
         .filter(|model| !model.is_empty())
         .ok_or_else(|| EndpointError::NoModel { name: name.into() })?;
+    // A caller's own URL is another server, whatever endpoint is named beside it.
+    let replicas = match choice.base_url {
+        Some(_) => Vec::new(),
+        None => replicas(shorthand, configured)?,
+    };
     Ok(Chosen::Server(Box::new(Endpoint {
+        replicas,
+        limits: CallLimits {
+            at_once: configured.max_calls_at_once.map(Into::into),
+            per_minute: configured.max_calls_per_minute.map(Into::into),
+        },
+        prices: prices(model, config)?,
         api_key: key,
         model: Some(model.into()),
         headers: configured
@@ -403,6 +426,43 @@ fn own_url(
     Ok(Some(OwnUrl {
         url,
         dot_env_variable,
+    }))
+}
+
+/// Further servers of the endpoint.
+fn replicas(
+    shorthand: Option<&Shorthand>,
+    configured: &EndpointConfig,
+) -> Result<Vec<String>, EndpointError> {
+    let url = |url: &String| {
+        let url = checked_url(url)?;
+        Ok(if shorthand.is_some() {
+            with_version(&url)
+        } else {
+            url
+        })
+    };
+    configured.replicas.iter().map(url).collect()
+}
+
+fn prices(model: &str, config: &Config) -> Result<Option<Prices>, EndpointError> {
+    let Some(configured) = config.prices.get(model) else {
+        return Ok(None);
+    };
+    let price = |key, value: f64| match value {
+        value if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err(EndpointError::BadPrice {
+            model: model.into(),
+            key,
+        }),
+    };
+    let cached = configured
+        .cached_prompt
+        .map(|value| price("cached_prompt", value));
+    Ok(Some(Prices {
+        prompt: price("prompt", configured.prompt)?,
+        cached_prompt: cached.transpose()?,
+        completion: price("completion", configured.completion)?,
     }))
 }
 

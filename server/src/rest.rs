@@ -15,6 +15,9 @@ pub mod held;
 /// What there is to choose from.
 pub mod catalogue;
 
+/// One endpoint: pauses, the version of its weights, what it returns.
+pub mod endpoints;
+
 /// The OpenAPI document.
 pub mod openapi;
 
@@ -41,6 +44,10 @@ pub fn router() -> Router<App> {
         .route("/rollouts/{id}/finish", post(held::finish))
         .route("/events", get(events::of_all))
         .route("/endpoints", get(catalogue::endpoints))
+        .route("/endpoints/{name}", get(endpoints::get))
+        .route("/endpoints/{name}/pause", post(endpoints::pause))
+        .route("/endpoints/{name}/resume", post(endpoints::resume))
+        .route("/endpoints/{name}/probe", post(endpoints::probe))
         .route("/agents", get(catalogue::agents))
         .route("/backends", get(catalogue::backends))
         .route("/presets", get(catalogue::presets))

@@ -45,13 +45,16 @@ pub use views::{LiveView, Page, Position, Submitted, Summary, View};
 use self::board::Board;
 use self::endpoints::Endpoints;
 use self::ready::Ready;
+use crate::endpoints::probes::Probes;
 use crate::error::Failure;
 use crate::metrics::{Both, Counting, Metrics};
 use crate::workspace::{Context, Workspace};
 use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, QueueLimits, Supervisor};
 use dressage_sandbox::Backend;
 use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
+use dressage_tap::Upstream;
 use dressage_wire::ids::RolloutId;
+use dressage_wire::probe::ProbeReport;
 use dressage_wire::rollout::RolloutOutcome;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -158,6 +161,34 @@ impl Service {
     #[must_use]
     pub fn live(&self) -> watch::Receiver<Live> {
         self.0.supervisor.live()
+    }
+
+    /// The endpoint of a name, with its own model and key.
+    ///
+    /// # Errors
+    /// Nothing has that name, or it cannot be used.
+    pub async fn endpoint(&self, name: &str) -> Result<Arc<Upstream>, ServiceError> {
+        let known = crate::endpoints::known_names(&self.0.context.config);
+        if !known.iter().any(|known| known == name) {
+            let shown = crate::terminal::one_line(name, 80);
+            return Err(
+                ServiceError::new(Code::UnknownEndpoint, format!("no endpoint is named `{shown}`"))
+                    .hint(Some(format!("known are {}", known.join(", ")))),
+            );
+        }
+        self.0.endpoints.named(name, &self.0.context).await
+    }
+
+    /// Asks an endpoint what it returns.
+    ///
+    /// # Errors
+    /// It answers nothing.
+    pub async fn probe(&self, upstream: &Arc<Upstream>) -> Result<Arc<ProbeReport>, ServiceError> {
+        let probes = Probes::of(&self.0.context.paths.cache);
+        probes
+            .ask(upstream)
+            .await
+            .map_err(|failure| ServiceError::from_failure(Code::EndpointUnusable, &failure))
     }
 
     /// The id of a rollout that is known.

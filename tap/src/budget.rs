@@ -1,7 +1,10 @@
+use crate::endpoint::Prices;
 use dressage_wire::call::Call;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// When a session stops asking the endpoint. Unset is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budgets {
     /// Calls sent to the endpoint.
     pub calls: Option<u64>,
@@ -9,6 +12,10 @@ pub struct Budgets {
     pub prompt_tokens: Option<u64>,
     /// Completion tokens, summed over finished calls.
     pub completion_tokens: Option<u64>,
+    /// Time since the session was opened.
+    pub wall: Option<Duration>,
+    /// What finished calls cost by the endpoint's prices, in their currency; nothing is counted where it has none.
+    pub cost: Option<f64>,
 }
 
 /// The budget that is spent.
@@ -20,6 +27,10 @@ pub enum SpentBudget {
     PromptTokens,
     /// [`Budgets::completion_tokens`].
     CompletionTokens,
+    /// [`Budgets::wall`].
+    Wall,
+    /// [`Budgets::cost`].
+    Cost,
 }
 
 impl SpentBudget {
@@ -32,6 +43,8 @@ impl SpentBudget {
             Self::CompletionTokens => {
                 "The budget of completion tokens for this task is spent. Stopping here."
             }
+            Self::Wall => "The time for this task is spent. Stopping here.",
+            Self::Cost => "The budget of cost for this task is spent. Stopping here.",
         }
     }
 }
@@ -40,19 +53,30 @@ impl SpentBudget {
 #[derive(Debug)]
 pub(crate) struct Meter {
     budgets: Budgets,
+    prices: Option<Prices>,
+    opened: Option<Instant>,
     calls: u64,
     prompt_tokens: u64,
     completion_tokens: u64,
+    cost: f64,
 }
 
 impl Meter {
-    pub(crate) fn new(budgets: Budgets) -> Self {
+    pub(crate) fn new(budgets: Budgets, prices: Option<Prices>) -> Self {
         Self {
             budgets,
+            prices,
+            opened: None,
             calls: 0,
             prompt_tokens: 0,
             completion_tokens: 0,
+            cost: 0.0,
         }
+    }
+
+    /// Time counts from now on.
+    pub(crate) fn open(&mut self) {
+        self.opened.get_or_insert_with(Instant::now);
     }
 
     /// Counts a call that is about to be sent, if every budget bears it.
@@ -67,6 +91,13 @@ impl Meter {
         if spent(self.budgets.completion_tokens, self.completion_tokens) {
             return Err(SpentBudget::CompletionTokens);
         }
+        let wall = self.budgets.wall.zip(self.opened);
+        if wall.is_some_and(|(budget, opened)| opened.elapsed() >= budget) {
+            return Err(SpentBudget::Wall);
+        }
+        if self.budgets.cost.is_some_and(|budget| self.cost >= budget) {
+            return Err(SpentBudget::Cost);
+        }
         self.calls += 1;
         Ok(())
     }
@@ -80,7 +111,15 @@ impl Meter {
             .map(|one| one.token_ids.len() as u64)
             .sum();
         let usage = call.meta.usage.unwrap_or_default();
-        self.prompt_tokens += usage.prompt_tokens.max(prompt_ids);
-        self.completion_tokens += usage.completion_tokens.max(completion_ids);
+        let prompt = usage.prompt_tokens.max(prompt_ids);
+        let completion = usage.completion_tokens.max(completion_ids);
+        self.prompt_tokens += prompt;
+        self.completion_tokens += completion;
+        if let Some(prices) = &self.prices {
+            self.cost += prices.cost(prompt, usage.cached_tokens.unwrap_or(0), completion);
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

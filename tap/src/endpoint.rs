@@ -1,4 +1,5 @@
 use crate::address::{AddressPolicy, RefusedAddress};
+use crate::control::CallLimits;
 use dressage_wire::sampling::Sampling;
 use dressage_wire::task::CaptureMode;
 use http::Uri;
@@ -13,6 +14,9 @@ pub struct Endpoint {
     pub name: String,
     /// The URL that `/chat/completions` is put behind; [`with_version`] completes shorthands.
     pub base_url: String,
+    /// Further URLs of servers with the same model. The calls of a session go to one of all, for the sake of its prefix
+    /// cache, and to another where no connection to that one can be made.
+    pub replicas: Vec<String>,
     /// Sent as bearer token, to this endpoint only.
     pub api_key: Option<SecretString>,
     /// The model to ask for over what the agent asks for; as the agent asks if unset.
@@ -33,6 +37,33 @@ pub struct Endpoint {
     pub capture: CaptureMode,
     /// Which addresses it may be at.
     pub address_policy: AddressPolicy,
+    /// How hard it may be used.
+    pub limits: CallLimits,
+    /// What its tokens cost, where that is known.
+    pub prices: Option<Prices>,
+}
+
+/// What a model's tokens cost, for a million of them, in a currency of the operator's choice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// Tokens of prompts.
+    pub prompt: f64,
+    /// Of these, tokens that the server had in its cache; as `prompt` if unset.
+    pub cached_prompt: Option<f64>,
+    /// Sampled tokens.
+    pub completion: f64,
+}
+
+impl Prices {
+    /// The cost of a call of so many tokens. `cached` are of `prompt`.
+    #[must_use]
+    pub fn cost(&self, prompt: u64, cached: u64, completion: u64) -> f64 {
+        let cached = cached.min(prompt);
+        let million = |tokens: u64, price: f64| tokens as f64 / 1e6 * price;
+        million(prompt - cached, self.prompt)
+            + million(cached, self.cached_prompt.unwrap_or(self.prompt))
+            + million(completion, self.completion)
+    }
 }
 
 impl Endpoint {
@@ -42,6 +73,7 @@ impl Endpoint {
         Self {
             name: name.into(),
             base_url: base_url.into(),
+            replicas: Vec::new(),
             api_key: None,
             model: None,
             headers: Vec::new(),
@@ -52,6 +84,8 @@ impl Endpoint {
             disable_thinking: false,
             capture: CaptureMode::default(),
             address_policy: AddressPolicy::default(),
+            limits: CallLimits::default(),
+            prices: None,
         }
     }
 }
@@ -187,13 +221,14 @@ pub(crate) struct BaseUrl {
 }
 
 impl BaseUrl {
-    pub(crate) fn parse(endpoint: &Endpoint) -> Result<Self, EndpointError> {
+    /// One of the URLs of an endpoint.
+    pub(crate) fn parse(endpoint: &Endpoint, text: &str) -> Result<Self, EndpointError> {
         let name = || endpoint.name.clone();
         let unusable = |problem| EndpointError::UnusableUrl {
             endpoint: name(),
             problem,
         };
-        let text = endpoint.base_url.trim().trim_end_matches('/');
+        let text = text.trim().trim_end_matches('/');
         let uri: Uri = text.parse().map_err(|source| EndpointError::BadUrl {
             endpoint: name(),
             source,

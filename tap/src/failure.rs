@@ -13,6 +13,9 @@ pub(crate) enum SendError {
     /// The agent's path makes no URL.
     #[error("the request's path cannot be put behind the base URL")]
     Path(#[source] http::uri::InvalidUri),
+    /// The endpoint has no server at all.
+    #[error("it has no server")]
+    NoServer,
     /// There is no connection.
     #[error("no connection could be made")]
     Connect(#[source] hyper_util::client::legacy::Error),

@@ -25,8 +25,17 @@ mod connect;
 /// Why an endpoint gave no reply.
 mod failure;
 
+/// The servers of an endpoint, and which one a request goes to.
+mod replicas;
+
+/// What holds for the calls of all rollouts to an endpoint: pauses, limits, the version of its weights.
+pub mod control;
+
 /// A model server that can be sent to.
 pub mod upstream;
+
+/// What an endpoint returns, found out by asking it.
+pub mod probe;
 
 /// What a rollout may spend.
 pub mod budget;
@@ -72,7 +81,8 @@ pub mod gateway;
 
 pub use budget::{Budgets, SpentBudget};
 pub use channel::ChannelEnd;
-pub use endpoint::{Endpoint, EndpointError};
+pub use control::{CallLimits, EndpointControl};
+pub use endpoint::{Endpoint, EndpointError, Prices};
 pub use gateway::{AllowedHosts, Gateway, Health};
 pub use random::NoRandomness;
 pub use session::{Session, SessionConfig};

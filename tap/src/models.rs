@@ -15,7 +15,13 @@ pub(crate) async fn list(session: &Session) -> Response<ReplyBody> {
     }
     let asking = async {
         let response = upstream
-            .send(Method::GET, "/models", HeaderMap::new(), Bytes::new())
+            .send(
+                session.affinity,
+                Method::GET,
+                "/models",
+                HeaderMap::new(),
+                Bytes::new(),
+            )
             .await?;
         let head = ReplyHead::of(&response);
         let body = send::read(session, response, None, |_| {}).await?;

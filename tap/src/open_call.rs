@@ -1,3 +1,4 @@
+use crate::control::Pass;
 use crate::session::{Room, Session};
 use bytes::Bytes;
 use dressage_wire::call::{Call, CallEnd, CallMeta, CaptureLevel, Flag, Purpose};
@@ -24,6 +25,8 @@ struct Open {
     started: Instant,
     request: Bytes,
     _room: Room,
+    /// While the endpoint works on it.
+    pass: Option<Pass>,
     meta: CallMeta,
     dispatched: bool,
 }
@@ -74,6 +77,7 @@ impl OpenCall {
             started: arrived,
             request,
             _room: room,
+            pass: None,
             meta,
             dispatched: false,
         };
@@ -112,11 +116,18 @@ impl OpenCall {
             ContentHash::of(format!("{session}\n{}", facts.retry_body_sha256).as_bytes()).to_string();
     }
 
+    /// The endpoint has a place for it, until it is over.
+    pub(crate) fn hold(&mut self, pass: Pass) {
+        if let Some(open) = &mut self.open {
+            open.pass = Some(pass);
+        }
+    }
+
     /// It goes to the endpoint now.
     pub(crate) fn dispatch(&mut self, body: &Bytes) {
         let Some(open) = &mut self.open else { return };
         open.dispatched = true;
-        open.meta.policy_version_at_dispatch = open.session.config.upstream.policy_version();
+        open.meta.policy_version_at_dispatch = open.session.config.upstream.control().policy_version();
         open.session.sink.dispatched(open.meta.id, body);
     }
 
@@ -174,9 +185,13 @@ impl Open {
         meta.level = captured.level;
         meta.flags = captured.flags;
         if self.dispatched {
-            meta.policy_version_at_completion = self.session.config.upstream.policy_version();
+            meta.policy_version_at_completion = self.session.config.upstream.control().policy_version();
             if self.session.sampling_defaulted {
                 meta.flags.push(Flag::SamplingDefaulted);
+            }
+            // Where nothing is done to the model's distribution, raw and processed are the same.
+            if self.session.logprobs_raw && !meta.sampling.is_plain() && meta.level != CaptureLevel::Text {
+                meta.flags.push(Flag::LogprobsRaw);
             }
             if !meta.changes.is_empty() {
                 meta.flags.push(Flag::RequestChanged);

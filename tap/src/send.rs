@@ -85,9 +85,14 @@ impl Outbound {
 
     /// Sends the call, again and changed where the endpoint refuses a member, until there is something for the agent.
     pub(crate) async fn send(mut self, session: Arc<Session>, mut call: OpenCall) -> Sent {
-        let deadline = session
-            .config
-            .upstream
+        let upstream = &session.config.upstream;
+        let pass = tokio::select! {
+            biased;
+            () = session.cancelled.cancelled() => return Sent::StageOver,
+            pass = upstream.control().enter() => pass,
+        };
+        call.hold(pass);
+        let deadline = upstream
             .endpoint()
             .timeouts
             .request
@@ -131,6 +136,7 @@ impl Outbound {
         loop {
             call.dispatch(&self.prepared.body);
             let sending = upstream.send(
+                session.affinity,
                 Method::POST,
                 self.route.upstream_path,
                 answer::passed_up(&self.agent_headers),

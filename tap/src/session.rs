@@ -5,10 +5,12 @@ use crate::upstream::Upstream;
 use dressage_wire::call::{Call, CallEnd};
 use dressage_wire::capture::{AgentSigns, Ask, RequestRules};
 use dressage_wire::ids::RolloutId;
+use dressage_wire::probe::LogprobsKind;
 use dressage_wire::sampling::Sampling;
 use dressage_wire::task::CaptureMode;
 use secrecy::{ExposeSecret, SecretString};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -124,6 +126,10 @@ pub struct Session {
     pub(crate) rules: RequestRules,
     /// Whether nobody said how to sample.
     pub(crate) sampling_defaulted: bool,
+    /// Whether the endpoint is known to tell log-probabilities as they are before temperature.
+    pub(crate) logprobs_raw: bool,
+    /// Which of the endpoint's servers its calls go to.
+    pub(crate) affinity: u64,
     token: SecretString,
     stage: AtomicU8,
     next_index: AtomicU32,
@@ -148,8 +154,9 @@ impl Session {
     /// # Errors
     /// The system gave no random numbers.
     pub fn new(config: SessionConfig, sink: Arc<dyn CallSink>) -> Result<Arc<Self>, NoRandomness> {
-        let meter = Meter::new(config.budgets);
         let endpoint = config.upstream.endpoint();
+        let meter = Meter::new(config.budgets, endpoint.prices);
+        let learned = config.upstream.learned();
         let sampling = config.sampling.over(&endpoint.sampling);
         let rules = RequestRules {
             ask: config.ask,
@@ -168,7 +175,10 @@ impl Session {
             },
             model: endpoint.model.clone(),
             disable_thinking: config.disable_thinking || endpoint.disable_thinking,
-            capture: config.capture,
+            capture: match (config.capture, &learned) {
+                (CaptureMode::Auto, Some(report)) => report.capture,
+                (asked, _) => asked,
+            },
             changes: Vec::new(),
         };
         Ok(Arc::new(Self {
@@ -184,6 +194,8 @@ impl Session {
             calls: TaskTracker::new(),
             replies: Mutex::new(Vec::new()),
             request_bytes: Arc::default(),
+            logprobs_raw: learned.is_some_and(|report| report.logprobs == LogprobsKind::Raw),
+            affinity: affinity(config.rollout),
             config,
         }))
     }
@@ -200,6 +212,7 @@ impl Session {
         let _ = self
             .stage
             .compare_exchange(BEFORE, OPEN, Ordering::AcqRel, Ordering::Acquire);
+        lock(&self.meter).open();
     }
 
     /// The agent stage ends: calls in flight are cancelled and recorded as the agent's going away. Returns when every
@@ -320,6 +333,12 @@ impl fmt::Debug for Session {
             .field("open", &self.is_open())
             .finish_non_exhaustive()
     }
+}
+
+fn affinity(rollout: RolloutId) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    rollout.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn random_token() -> Result<SecretString, NoRandomness> {

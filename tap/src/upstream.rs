@@ -1,25 +1,20 @@
-use crate::connect::Connector;
-use crate::endpoint::{BaseUrl, Endpoint, EndpointError};
+use crate::control::EndpointControl;
+use crate::endpoint::{Endpoint, EndpointError};
 use crate::failure::SendError;
+use crate::replicas::Replicas;
 use crate::session::lock;
 use bytes::{Bytes, BytesMut};
 use dressage_wire::call::Change;
 use dressage_wire::capture::Captured;
+use dressage_wire::probe::ProbeReport;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response};
-use http_body_util::Full;
+use http::{Method, Response};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use secrecy::ExposeSecret;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-/// Idle connections are given up before servers do so: uvicorn, which vLLM and SGLang run on, closes them after five
-/// seconds, and a request sent into that close fails.
-const POOL_IDLE: Duration = Duration::from_secs(4);
+use tokio::sync::watch;
 
 /// Models that refusals are remembered for. An agent can name any number of models.
 const MODELS_REMEMBERED: usize = 256;
@@ -35,11 +30,39 @@ const REDACTED: &str = "[redacted]";
 /// Shared by all rollouts of an endpoint. Redirects are not followed.
 pub struct Upstream {
     endpoint: Endpoint,
-    url: BaseUrl,
-    client: Client<Connector, Full<Bytes>>,
+    replicas: Replicas,
     headers: HeaderMap,
     refusals: Mutex<HashMap<String, Vec<Change>>>,
-    policy_version: Mutex<Option<String>>,
+    control: Arc<EndpointControl>,
+    learning: watch::Sender<Learning>,
+}
+
+/// What is known of an endpoint by asking it.
+#[derive(Default)]
+struct Learning {
+    report: Option<Arc<ProbeReport>>,
+    underway: bool,
+}
+
+/// A probe that is under way. Dropped, it is over, with whatever was learned.
+pub struct Probing {
+    upstream: Arc<Upstream>,
+}
+
+impl Probing {
+    /// The endpoint that is probed.
+    #[must_use]
+    pub fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
+    }
+}
+
+impl Drop for Probing {
+    fn drop(&mut self) {
+        self.upstream
+            .learning
+            .send_modify(|learning| learning.underway = false);
+    }
 }
 
 impl Upstream {
@@ -48,21 +71,27 @@ impl Upstream {
     /// # Errors
     /// What in its configuration cannot be used.
     pub fn new(endpoint: Endpoint) -> Result<Arc<Self>, EndpointError> {
-        let url = BaseUrl::parse(&endpoint)?;
-        let connector = Connector::new(&endpoint, &url)?;
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE)
-            .build(connector);
-        let headers = headers(&endpoint, &url)?;
+        let control = EndpointControl::new(endpoint.limits);
+        Self::with_control(endpoint, control)
+    }
+
+    /// The same, under a control that other upstreams of the endpoint (with other models, or keys) may share.
+    ///
+    /// # Errors
+    /// What in its configuration cannot be used.
+    pub fn with_control(
+        endpoint: Endpoint,
+        control: Arc<EndpointControl>,
+    ) -> Result<Arc<Self>, EndpointError> {
+        let replicas = Replicas::new(&endpoint)?;
+        let headers = headers(&endpoint)?;
         Ok(Arc::new(Self {
             endpoint,
-            url,
-            client,
+            replicas,
             headers,
             refusals: Mutex::default(),
-            policy_version: Mutex::default(),
+            control,
+            learning: watch::Sender::default(),
         }))
     }
 
@@ -72,21 +101,53 @@ impl Upstream {
         &self.endpoint
     }
 
-    /// The base URL without a slash at its end. Holds no credentials.
+    /// The first base URL, without a slash at its end. Holds no credentials.
     #[must_use]
     pub fn base_url(&self) -> &str {
-        self.url.as_str()
+        self.replicas.first_url()
     }
 
-    /// Says which weights the endpoint serves from now on; put on calls when they are sent and when they end.
-    pub fn set_policy_version(&self, version: Option<String>) {
-        *lock(&self.policy_version) = version;
-    }
-
-    /// What [`Upstream::set_policy_version`] said last.
+    /// What holds for the calls of all rollouts to it.
     #[must_use]
-    pub fn policy_version(&self) -> Option<String> {
-        lock(&self.policy_version).clone()
+    pub fn control(&self) -> &Arc<EndpointControl> {
+        &self.control
+    }
+
+    /// What a probe found out about it, where there was one.
+    #[must_use]
+    pub fn learned(&self) -> Option<Arc<ProbeReport>> {
+        self.learning.borrow().report.clone()
+    }
+
+    /// Takes what a probe found out, for sessions made from now on: what was refused is not sent again, `auto` has its
+    /// answer, and it is known whether log-probabilities are raw.
+    pub fn learn(&self, report: ProbeReport) {
+        self.remember_refusals(&report.model, &report.changes);
+        self.learning
+            .send_modify(|learning| learning.report = Some(Arc::new(report)));
+    }
+
+    /// Says that the caller probes it now; `None` where somebody else does.
+    #[must_use]
+    pub fn begin_probing(self: &Arc<Self>) -> Option<Probing> {
+        let begun = self.learning.send_if_modified(|learning| {
+            let begins = !learning.underway;
+            learning.underway = true;
+            begins
+        });
+        begun.then(|| Probing {
+            upstream: Arc::clone(self),
+        })
+    }
+
+    /// Returns when no probe is under way.
+    pub async fn probed(&self) {
+        // The sender is in `self`, so it cannot go away.
+        let _ = self
+            .learning
+            .subscribe()
+            .wait_for(|learning| !learning.underway)
+            .await;
     }
 
     /// What the endpoint refused of requests for a model so far.
@@ -110,29 +171,24 @@ impl Upstream {
         }
     }
 
-    /// Sends a request and waits for the head of the reply.
+    /// Sends a request and waits for the head of the reply. Requests with the same `affinity` go to the same server as
+    /// long as connections to it can be made.
     pub(crate) async fn send(
         &self,
+        affinity: u64,
         method: Method,
         path: &str,
-        agent: HeaderMap,
+        mut headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, SendError> {
-        let uri = self.url.join(path).map_err(SendError::Path)?;
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
-        let headers = request.headers_mut();
-        *headers = agent;
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());
         }
         let timeout = self.endpoint.timeouts.header;
-        match tokio::time::timeout(timeout, self.client.request(request)).await {
-            Err(_) => Err(SendError::HeaderTimeout(timeout)),
-            Ok(Err(error)) => Err(SendError::from_client(error)),
-            Ok(Ok(response)) => Ok(response),
-        }
+        let sending = self.replicas.send(affinity, &method, path, &headers, &body);
+        tokio::time::timeout(timeout, sending)
+            .await
+            .unwrap_or(Err(SendError::HeaderTimeout(timeout)))
     }
 
     /// Takes the endpoint's key out of a text, should the endpoint have put it there: what it says is passed on to
@@ -201,7 +257,7 @@ fn field(change: &Change) -> &str {
     }
 }
 
-fn headers(endpoint: &Endpoint, url: &BaseUrl) -> Result<HeaderMap, EndpointError> {
+fn headers(endpoint: &Endpoint) -> Result<HeaderMap, EndpointError> {
     let bad = |what: String| EndpointError::BadHeader {
         endpoint: endpoint.name.clone(),
         what,
@@ -222,9 +278,6 @@ fn headers(endpoint: &Endpoint, url: &BaseUrl) -> Result<HeaderMap, EndpointErro
             HeaderValue::from_str(value.expose_secret()).map_err(|_| bad(format!("header `{name}`")))?;
         value.set_sensitive(true);
         headers.insert(header, value);
-    }
-    if let Some(authorization) = Connector::proxy_authorization(endpoint, url) {
-        headers.insert(http::header::PROXY_AUTHORIZATION, authorization);
     }
     Ok(headers)
 }

@@ -118,6 +118,9 @@ pub struct Usage {
     pub completion_tokens: u64,
     /// Of these, tokens of reasoning, where told.
     pub reasoning_tokens: Option<u64>,
+    /// Tokens of the prompt that the server had in its cache, where told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<u64>,
 }
 
 /// How a call ended.

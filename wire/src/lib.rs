@@ -30,6 +30,9 @@ pub mod capture;
 /// The dialects agents speak to their models: editing requests, reading and stripping replies.
 pub mod dialect;
 
+/// What was found out about an endpoint by asking it.
+pub mod probe;
+
 /// One exchange with a model, and what was captured of it.
 pub mod call;
 

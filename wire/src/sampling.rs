@@ -46,6 +46,20 @@ impl Sampling {
         }
     }
 
+    /// Whether tokens are sampled from the very distribution that the model gives: temperature 1, and nothing taken
+    /// away. What nobody said is the server's choice, and not taken for that.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let is = |value: Option<f64>, neutral: f64| value == Some(neutral);
+        is(self.temperature, 1.0)
+            && is(self.top_p, 1.0)
+            && self.top_k.is_some_and(|top_k| top_k <= 0)
+            && is(self.min_p, 0.0)
+            && is(self.presence_penalty, 0.0)
+            && is(self.frequency_penalty, 0.0)
+            && is(self.repetition_penalty, 1.0)
+    }
+
     /// These parameters, and where one is unset, that of `under`.
     #[must_use]
     pub fn over(&self, under: &Self) -> Self {

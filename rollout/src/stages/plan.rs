@@ -131,9 +131,19 @@ fn supported(scope: &Scope) -> Result<(), Stop> {
             "use placement relay, with which they stay on the host",
         ),
         (Mode::TransparentProxy, Placement::InSandbox) if budgeted(&request.task.limits) => refuse(
-            "placement in_sandbox knows no budgets of calls and tokens".into(),
-            "use placement relay, or leave max_calls, max_prompt_tokens and max_completion_tokens out",
+            "placement in_sandbox knows no budgets".into(),
+            "use placement relay, or leave max_calls, max_prompt_tokens, max_completion_tokens, max_wall_s and \
+             max_cost out",
         ),
+        _ if request.task.limits.max_cost.is_some() && request.upstream.endpoint().prices.is_none() => {
+            refuse(
+                format!(
+                    "the task limits the cost, and no prices are known of model `{}`",
+                    request.upstream.endpoint().model.as_deref().unwrap_or_default()
+                ),
+                "put its prices into the configuration file, under [prices.\"MODEL\"]",
+            )
+        }
         (Mode::TransparentProxy, Placement::Direct) if request.backend.host_address().is_none() => refuse(
             format!(
                 "placement direct is not possible with sandbox `{backend}`: it cannot route to this host"
@@ -163,6 +173,7 @@ fn budgeted(limits: &Limits) -> bool {
         .or(limits.max_prompt_tokens)
         .or(limits.max_completion_tokens)
         .is_some()
+        || limits.max_wall_s.or(limits.max_cost).is_some()
 }
 
 /// Whether anything of the task is written for a home that is `/home/user`.

@@ -1,6 +1,6 @@
 //! `dressage docs PAGE`: the pages of docs/ that are made from the source.
 
-use crate::config::KEYS;
+use crate::config::{KEYS, TABLES};
 use crate::endpoints::{DEMO, SHORTHANDS};
 use crate::environment::{DotEnv, VARIABLES};
 use crate::error::Failure;
@@ -58,7 +58,7 @@ fn row<const N: usize>(page: &mut String, cells: [&str; N]) {
 
 fn configuration() -> String {
     let mut page = String::from(CONFIGURATION_HEAD);
-    for table in ["defaults", "serve", "endpoints.NAME"] {
+    for table in TABLES {
         let _ = write!(
             page,
             "\n### `[{table}]`\n\n| key | for example | what it sets |\n| --- | --- | --- |\n"

@@ -3,15 +3,18 @@
 use super::agents::{AgentState, states};
 use super::run::{DEFAULT_SANDBOX, check};
 use crate::embedded;
+use crate::endpoints::probes::Probes;
 use crate::endpoints::{self, Choice, Chosen};
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::terminal::{BAD, FAINT, GOOD, NOTE, STRONG, styled};
+use crate::render::word;
+use crate::terminal::{BAD, FAINT, GOOD, NOTE, STRONG, one_line, styled};
 use crate::workspace::{Context, chain};
 use dressage_sandbox::lease::Owner;
 use dressage_sandbox::{BackendConfig, registry};
 use dressage_store::Store;
 use dressage_tap::Upstream;
+use dressage_wire::probe::{ProbeReport, ProbedReply};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,6 +36,9 @@ struct Findings {
     version: &'static str,
     system: String,
     checks: Vec<Check>,
+    /// What the endpoint returns that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<Arc<ProbeReport>>,
     sandboxes: Vec<Sandbox>,
     agents: Vec<AgentState>,
 }
@@ -74,8 +80,11 @@ struct Sandbox {
 pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let (mut checks, backends) = folders(context).await;
     checks.extend(programs(context));
+    let mut report = None;
     if let Some(name) = &arguments.endpoint {
-        checks.push(endpoint(name, context).await?);
+        let (check, found) = endpoint(name, context).await?;
+        checks.push(check);
+        report = found;
     }
     let sandboxes = match backends {
         Some(backends) => sandboxes(backends).await,
@@ -84,6 +93,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let findings = Findings {
         version: env!("CARGO_PKG_VERSION"),
         system: system(),
+        endpoint: report,
         checks,
         sandboxes,
         agents: states(context),
@@ -253,25 +263,79 @@ fn programs(context: &Context) -> Vec<Check> {
         .collect()
 }
 
-async fn endpoint(name: &str, context: &Context) -> Result<Check, Failure> {
+/// Whether an endpoint answers, and what it returns.
+async fn endpoint(name: &str, context: &Context) -> Result<(Check, Option<Arc<ProbeReport>>), Failure> {
     let choice = Choice {
         name: Some(name),
         ..Choice::default()
     };
     let endpoint = match endpoints::resolve(choice, &context.config, &context.environment) {
-        Ok(Chosen::Demo) => return Ok(good(ENDPOINT, "demo: part of this program".into())),
+        Ok(Chosen::Demo) => return Ok((good(ENDPOINT, "demo: part of this program".into()), None)),
         Ok(Chosen::Server(endpoint)) => *endpoint,
         Err(error @ endpoints::EndpointError::UnknownName { .. }) => return Err(error.into()),
-        Err(error) => return Ok(unusable(error.into())),
+        Err(error) => return Ok((unusable(error.into()), None)),
     };
     let upstream = match Upstream::new(endpoint) {
         Ok(upstream) => upstream,
-        Err(error) => return Ok(unusable(Failure::from_error(Exit::EndpointUnusable, &error))),
+        Err(error) => {
+            let failure = Failure::from_error(Exit::EndpointUnusable, &error);
+            return Ok((unusable(failure), None));
+        }
     };
-    Ok(match check::endpoint(&upstream, &context.terminal).await {
-        Ok(()) => good(ENDPOINT, format!("{name}: {} answers", upstream.base_url())),
-        Err(failure) => unusable(failure),
+    if let Err(failure) = check::endpoint(&upstream, &context.terminal).await {
+        return Ok((unusable(failure), None));
+    }
+    context.terminal.note(format!(
+        "asking endpoint `{name}` what it returns (six small calls)"
+    ));
+    Ok(match Probes::of(&context.paths.cache).ask(&upstream).await {
+        Ok(report) => {
+            let answers = format!("{name}: {} answers", upstream.base_url());
+            (good(ENDPOINT, answers), Some(report))
+        }
+        Err(failure) => (unusable(failure), None),
     })
+}
+
+/// What an endpoint returns, in lines.
+fn report_lines(report: &ProbeReport) -> Vec<String> {
+    let reply = |reply: &ProbedReply| match &reply.error {
+        Some(error) => format!("refused: {}", one_line(error, 200)),
+        None => {
+            let mut text = word(&reply.level);
+            if !reply.flags.is_empty() {
+                let flags: Vec<_> = reply.flags.iter().map(word).collect();
+                text.push_str(&format!(" ({})", flags.join(", ")));
+            }
+            text
+        }
+    };
+    let mut facts = vec![
+        (
+            "model",
+            report.answered_as.clone().unwrap_or_else(|| report.model.clone()),
+        ),
+        ("whole reply", reply(&report.whole)),
+        ("stream", reply(&report.stream)),
+        ("with tools", reply(&report.whole_with_tools)),
+        ("… in a stream", reply(&report.stream_with_tools)),
+        ("logprobs", word(&report.logprobs)),
+        ("capture = auto", word(&report.capture)),
+    ];
+    if let Some(length) = report.context_length {
+        facts.push(("context", format!("{length} tokens")));
+    }
+    if let Some(member) = &report.reasoning_member {
+        facts.push(("reasoning in", member.clone()));
+    }
+    for change in &report.changes {
+        facts.push(("changed", super::show::changed(change)));
+    }
+    facts.extend(report.notes.iter().map(|note| ("note", one_line(note, 400))));
+    facts
+        .into_iter()
+        .map(|(name, value)| format!("    {} {value}", styled(FAINT, format!("{name:<15}"))))
+        .collect()
 }
 
 fn unusable(failure: Failure) -> Check {
@@ -343,6 +407,7 @@ fn lines(findings: &Findings) -> Vec<String> {
         ));
         lines.extend(hint(&check.hint));
     }
+    lines.extend(findings.endpoint.iter().flat_map(|report| report_lines(report)));
     lines.push(styled(STRONG, "sandboxes"));
     for sandbox in &findings.sandboxes {
         let state = if sandbox.problem.is_none() {

@@ -12,6 +12,7 @@ pub mod check;
 pub use arguments::{Arguments, sandboxes};
 pub use tasks::preset;
 
+use crate::endpoints::probes::Probes;
 use crate::endpoints::{self, Choice, Chosen};
 use crate::error::Failure;
 use crate::exit::Exit;
@@ -28,7 +29,7 @@ use dressage_testkit::model::{ScriptedModel, ScriptedModelConfig};
 use dressage_wire::fault::Fault;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::RolloutOutcome;
-use dressage_wire::task::Task;
+use dressage_wire::task::{CaptureMode, Task};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,6 +68,15 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let (upstream, scripted) = connect(chosen).await?;
     if scripted.is_none() && !arguments.no_check {
         check::endpoint(&upstream, &context.terminal).await?;
+    }
+    let probes = Probes::of(&context.paths.cache);
+    probes.recall(&upstream);
+    let asked = arguments.capture.unwrap_or(upstream.endpoint().capture);
+    if asked == CaptureMode::Auto && upstream.learned().is_none() {
+        context
+            .terminal
+            .note("asking the endpoint what it returns (six small calls, once a day)");
+        probes.ask(&upstream).await?;
     }
     let concurrency = arguments
         .concurrency

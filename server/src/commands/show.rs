@@ -315,7 +315,8 @@ fn call_lines(calls: &[ShownCall]) -> Vec<String> {
 }
 
 /// A change that the endpoint asked for, in words.
-fn changed(change: &dressage_wire::call::Change) -> String {
+/// What was changed in a request, for people to read.
+pub(super) fn changed(change: &dressage_wire::call::Change) -> String {
     use dressage_wire::call::Change;
     match change {
         Change::Removed { field } => format!(

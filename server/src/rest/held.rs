@@ -49,7 +49,11 @@ pub struct FinishBody {
     pub detail: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-fn read_body<T: serde::de::DeserializeOwned>(body: JsonBody) -> Result<T, ServiceError> {
+pub(super) fn read_body<T: serde::de::DeserializeOwned>(body: JsonBody) -> Result<T, ServiceError> {
+    // A list would be taken for the members in their order.
+    if !body.value.is_object() {
+        return Err(ServiceError::invalid("", "the body is not an object"));
+    }
     serde_path_to_error::deserialize(body.value).map_err(|error| {
         let path = error.path().to_string();
         ServiceError::invalid(

@@ -3,9 +3,10 @@
 use super::error::{Code, ServiceError};
 use super::spec::RolloutSpec;
 use crate::commands::run::connect;
+use crate::endpoints::probes::Probes;
 use crate::endpoints::{self, Choice, Chosen};
 use crate::workspace::Context;
-use dressage_tap::Upstream;
+use dressage_tap::{Endpoint, EndpointControl, Upstream};
 use dressage_testkit::model::ScriptedModel;
 use secrecy::ExposeSecret;
 use std::collections::HashMap;
@@ -41,6 +42,8 @@ pub struct Endpoints {
 struct Connected {
     upstreams: HashMap<Chosenness, Arc<Upstream>>,
     demo: Option<(Arc<Upstream>, ScriptedModel)>,
+    /// By the endpoint's name: shared by all upstreams of it, with whatever model and key.
+    controls: HashMap<String, Arc<EndpointControl>>,
 }
 
 /// What makes one endpoint another. Lives in memory only; keys are hashed.
@@ -95,8 +98,14 @@ impl Endpoints {
             Chosen::Demo => return connected.demo().await,
             Chosen::Server(endpoint) => endpoint,
         };
-        let upstream = Upstream::new(*endpoint)
+        let control = match &spec.base_url {
+            // Another server than the one of that name.
+            Some(_) => EndpointControl::new(endpoint.limits),
+            None => connected.control(&endpoint),
+        };
+        let upstream = Upstream::with_control(*endpoint, control)
             .map_err(|error| ServiceError::from_error(Code::EndpointUnusable, &error))?;
+        Probes::of(&context.paths.cache).recall(&upstream);
         if connected.upstreams.len() >= REMEMBERED_MAX {
             // Rollouts that use them keep theirs.
             connected.upstreams.clear();
@@ -125,6 +134,18 @@ impl Endpoints {
         }
     }
 
+    /// The endpoint of a name, with its own model and key.
+    ///
+    /// # Errors
+    /// Nothing has that name, or it cannot be used.
+    pub async fn named(&self, name: &str, context: &Context) -> Result<Arc<Upstream>, ServiceError> {
+        let spec = RolloutSpec {
+            endpoint: Some(name.to_owned()),
+            ..RolloutSpec::default()
+        };
+        self.get(&spec, context).await
+    }
+
     /// Ends the scripted model, if it was started.
     pub async fn close(&self) {
         let demo = self.connected.lock().await.demo.take();
@@ -135,6 +156,13 @@ impl Endpoints {
 }
 
 impl Connected {
+    fn control(&mut self, endpoint: &Endpoint) -> Arc<EndpointControl> {
+        self.controls
+            .entry(endpoint.name.clone())
+            .or_insert_with(|| EndpointControl::new(endpoint.limits))
+            .clone()
+    }
+
     async fn demo(&mut self) -> Result<Arc<Upstream>, ServiceError> {
         if let Some((upstream, _)) = &self.demo {
             return Ok(upstream.clone());

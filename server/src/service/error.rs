@@ -71,6 +71,7 @@ codes! {
     UnknownRoute "unknown_route" 404 "there is nothing at this path",
     UnknownRollout "unknown_rollout" 404 "no rollout has this id",
     UnknownCall "unknown_call" 404 "the rollout has no call of this index",
+    UnknownEndpoint "unknown_endpoint" 404 "no endpoint has this name",
     UnknownFile "unknown_file" 404 "the rollout has no file at this path",
     MethodNotAllowed "method_not_allowed" 405 "the path does not take this method; `Allow` says which it takes",
     IdempotencyConflict "idempotency_conflict" 409 "the idempotency key was used with another body",

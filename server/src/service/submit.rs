@@ -3,12 +3,15 @@ use super::spec::{HOLD_TIMEOUT_S, OnInterrupt, RolloutSpec, SUBMISSION_MAX};
 use super::views::{Submitted, unix_ms};
 use super::{Inner, Service};
 use crate::commands::run::check_agent;
+use crate::endpoints::probes::Probes;
 use crate::error::Failure;
 use crate::workspace::store_failure;
 use dressage_rollout::{RolloutHandle, RolloutRequest};
 use dressage_sandbox::lease::is_alive;
 use dressage_store::{Adopted, Enqueued, Idempotency, QueuedRollout, RolloutState};
+use dressage_tap::Upstream;
 use dressage_wire::ids::{GroupId, RolloutId};
+use dressage_wire::task::CaptureMode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
@@ -186,6 +189,21 @@ impl Service {
 }
 
 impl Inner {
+    /// Has an endpoint asked what it returns, beside what else is done. Rollouts that need to know wait for it; where it
+    /// answers nothing, they find out for themselves.
+    fn probe(&self, upstream: &Arc<Upstream>) {
+        let Some(probing) = upstream.begin_probing() else {
+            return;
+        };
+        let probes = Probes::of(&self.context.paths.cache);
+        self.keepers.spawn(async move {
+            let endpoint = probing.upstream().endpoint().name.clone();
+            if let Err(failure) = probes.run(probing).await {
+                tracing::warn!(endpoint.name = endpoint, error = %failure.what, "an endpoint was not probed");
+            }
+        });
+    }
+
     /// Resolves what a spec names, and makes the rollouts of its group.
     async fn prepare(&self, spec: &RolloutSpec) -> Result<Vec<Prepared>, ServiceError> {
         let task = Arc::new(spec.task()?);
@@ -193,6 +211,10 @@ impl Inner {
             .map_err(|failure| ServiceError::from_failure(Code::AgentUnusable, &failure))?;
         let backend = self.backend(spec.backend.as_deref().unwrap_or(&self.config.backend))?;
         let upstream = self.endpoints.get(spec, &self.context).await?;
+        let capture = spec.capture.unwrap_or(upstream.endpoint().capture);
+        if capture == CaptureMode::Auto && upstream.learned().is_none() {
+            self.probe(&upstream);
+        }
         let agent = &task.agent;
         let model = upstream.endpoint().model.clone().unwrap_or_default();
         let kept = RolloutSpec {
@@ -218,7 +240,7 @@ impl Inner {
                 image: spec.image.clone(),
                 mode: spec.mode.unwrap_or_default(),
                 placement: spec.placement.unwrap_or_default(),
-                capture: spec.capture.unwrap_or(upstream.endpoint().capture),
+                capture,
                 top_logprobs: spec.top_logprobs.unwrap_or_default(),
                 disable_thinking: spec.disable_thinking,
             };

@@ -30,5 +30,8 @@ mod access;
 /// MCP proper.
 mod mcp;
 
+/// Endpoints: pauses, versions of weights, probes.
+mod endpoints;
+
 /// Clients that are slow, rude or gone.
 mod odd;

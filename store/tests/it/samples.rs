@@ -161,6 +161,7 @@ pub fn with_tokens(mut call: Call, prompt: &[u32], completion: &[u32]) -> Call {
         prompt_tokens: prompt.len() as u64,
         completion_tokens: completion.len() as u64,
         reasoning_tokens: None,
+        cached_tokens: None,
     });
     call.completions = vec![Completion {
         token_ids: completion.to_vec(),

@@ -52,6 +52,7 @@ fn rollout(alternatives: usize) -> Vec<Call> {
             prompt_tokens: prompt.len() as u64,
             completion_tokens: sampled.len() as u64,
             reasoning_tokens: None,
+            cached_tokens: None,
         });
         call.prompt_token_ids = Some(prompt.clone());
         let mut logprob = || -f64::from(dice.throw(1 << 24) as f32 / 3_000_000.0);

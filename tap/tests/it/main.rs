@@ -25,6 +25,10 @@ mod gateways;
 
 mod endpoints;
 
+mod controls;
+
+mod probes;
+
 mod proxy;
 
 mod static_program;

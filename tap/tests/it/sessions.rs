@@ -281,7 +281,7 @@ async fn trap_25_the_policy_version_is_taken_when_sent_and_when_ended() {
     let held = gate.clone();
     let stage = Stage::new(move |_, _| Script::default().then(Act::Wait(held.clone())).and(unary())).await;
     let upstream = stage.session.config().upstream.clone();
-    upstream.set_policy_version(Some("step-7".into()));
+    upstream.control().set_policy_version(Some("step-7".into()));
     let mut agent = stage.agent().await;
     let asking = tokio::spawn(async move { agent.chat(ask(false)).await });
     soon("the request", async {
@@ -290,7 +290,7 @@ async fn trap_25_the_policy_version_is_taken_when_sent_and_when_ended() {
         }
     })
     .await;
-    upstream.set_policy_version(Some("step-8".into()));
+    upstream.control().set_policy_version(Some("step-8".into()));
     gate.notify_one();
     asking.await.unwrap();
     let meta = stage.calls.only().await.meta;

@@ -36,7 +36,7 @@ pub struct RequestRules {
     pub model: Option<String>,
     /// Whether `chat_template_kwargs.enable_thinking` is set to false.
     pub disable_thinking: bool,
-    /// Whether upstream streams when the agent does.
+    /// Whether upstream streams when the agent does; `auto` is as `stream` here.
     pub capture: CaptureMode,
     /// What this endpoint and model refused before, applied to the request as it would be sent otherwise.
     pub changes: Vec<Change>,

@@ -55,4 +55,6 @@ pub enum CaptureMode {
     Stream,
     /// Never streamed upstream; a stream is replayed to an agent that wants one.
     Buffer,
+    /// As a probe of the endpoint advises: `buffer` where its streams lack what whole replies have, else `stream`.
+    Auto,
 }

@@ -132,6 +132,8 @@ const KEYS: &[(&str, &[&str])] = &[
             "max_calls",
             "max_prompt_tokens",
             "max_completion_tokens",
+            "max_wall_s",
+            "max_cost",
             "max_tokens_cap",
             "memory_mb",
             "cpus",

@@ -61,6 +61,13 @@ pub struct Limits {
     /// Completion tokens summed over the rollout's calls; no limit if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_completion_tokens: Option<u64>,
+    /// Seconds of the agent's work after which its calls are answered by the budget; no limit if unset. Unlike
+    /// `agent_timeout_s`, whose end is a failure, this is an end at which the work is verified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_wall_s: Option<f64>,
+    /// What the rollout's calls may cost by the endpoint's prices; no limit if unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_cost: Option<f64>,
     /// What a call may ask for at most; 0 or unset is no cap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens_cap: Option<u64>,
@@ -83,6 +90,8 @@ impl Default for Limits {
             max_calls: None,
             max_prompt_tokens: None,
             max_completion_tokens: None,
+            max_wall_s: None,
+            max_cost: None,
             max_tokens_cap: Some(4096),
             memory_mb: 4096,
             cpus: 2.0,

@@ -82,6 +82,14 @@ impl super::Limits {
                 ));
             }
         }
+        for (key, value) in [("max_wall_s", self.max_wall_s), ("max_cost", self.max_cost)] {
+            if let Some(value) = value.filter(|value| !(*value > 0.0 && value.is_finite())) {
+                return Err(bad(
+                    &format!("limits.{key}"),
+                    format!("is {value}, not a number over 0"),
+                ));
+            }
+        }
         for (key, value) in [
             ("max_calls", self.max_calls),
             ("max_prompt_tokens", self.max_prompt_tokens),

@@ -94,6 +94,7 @@ impl Sketch {
             prompt_tokens: prompt.len() as u64,
             completion_tokens: completion.len() as u64,
             reasoning_tokens: None,
+            cached_tokens: None,
         });
         self
     }

@@ -9,10 +9,11 @@ use crate::stages::plan::Plan;
 use dressage_sandbox::Sandbox;
 use dressage_tap::{AllowedHosts, Budgets, Gateway, Health, Session, SessionConfig};
 use dressage_wire::event::Stage;
-use dressage_wire::task::{Mode, Placement};
+use dressage_wire::task::{CaptureMode, Mode, Placement};
 use secrecy::SecretString;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -75,7 +76,7 @@ impl Access {
         sandbox: &dyn Sandbox,
         recording: &Recording,
     ) -> Result<Self, Stop> {
-        let session = session(scope, plan, recording)?;
+        let session = session(scope, plan, recording).await?;
         let lost = |error| Stop::sandbox(Stage::Agent, faults::SANDBOX_OPERATION_FAILED, &error);
         let channel = sandbox.open_relay().await.map_err(lost)?;
         let address = sandbox.relay_address().ok_or_else(|| {
@@ -100,7 +101,7 @@ impl Access {
     }
 
     async fn direct(scope: &Scope, plan: &Plan, recording: &Recording) -> Result<Self, Stop> {
-        let session = session(scope, plan, recording)?;
+        let session = session(scope, plan, recording).await?;
         let host = scope.request.backend.host_address().ok_or_else(|| {
             faults::UNSUPPORTED.fault(Some(Stage::Agent), "the sandbox cannot route to this host")
         })?;
@@ -197,7 +198,7 @@ impl Access {
     }
 }
 
-fn session(scope: &Scope, plan: &Plan, recording: &Recording) -> Result<Arc<Session>, Stop> {
+async fn session(scope: &Scope, plan: &Plan, recording: &Recording) -> Result<Arc<Session>, Stop> {
     let request = &scope.request;
     let limits = &request.task.limits;
     let mut config = SessionConfig::new(request.id, request.upstream.clone());
@@ -206,10 +207,18 @@ fn session(scope: &Scope, plan: &Plan, recording: &Recording) -> Result<Arc<Sess
     config.max_tokens_cap = limits.max_tokens_cap.filter(|&cap| cap > 0);
     config.disable_thinking = request.disable_thinking.unwrap_or(config.disable_thinking);
     config.capture = request.capture;
+    if request.capture == CaptureMode::Auto {
+        request.upstream.probed().await;
+    }
     config.budgets = Budgets {
         calls: limits.max_calls,
         prompt_tokens: limits.max_prompt_tokens,
         completion_tokens: limits.max_completion_tokens,
+        // Beyond what a Duration holds is no limit.
+        wall: limits
+            .max_wall_s
+            .and_then(|wall| Duration::try_from_secs_f64(wall).ok()),
+        cost: limits.max_cost,
     };
     config.signs = plan.agent.signs();
     if !plan.agent.bears_comments() {

@@ -132,7 +132,7 @@ fn command(scope: &Scope, sandbox: &dyn Sandbox, trace_path: &str) -> Result<Com
     option(
         "--capture",
         match request.capture {
-            CaptureMode::Stream => "stream".into(),
+            CaptureMode::Stream | CaptureMode::Auto => "stream".into(),
             CaptureMode::Buffer => "buffer".into(),
         },
     );

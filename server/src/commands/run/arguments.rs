@@ -150,6 +150,12 @@ pub struct Arguments {
     /// Sampled tokens of a rollout.
     #[arg(long, value_name = "COUNT", help_heading = "Limits, over those of the task")]
     pub max_completion_tokens: Option<u64>,
+    /// Seconds of the agent's work, at whose end it is verified all the same.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Limits, over those of the task")]
+    pub max_wall: Option<f64>,
+    /// Cost of a rollout's calls, by the prices of the configuration file.
+    #[arg(long, value_name = "COST", value_parser = seconds, help_heading = "Limits, over those of the task")]
+    pub max_cost: Option<f64>,
     /// Tokens that a call may ask for; 0 is no cap.
     #[arg(long, value_name = "COUNT", help_heading = "Limits, over those of the task")]
     pub max_tokens_cap: Option<u64>,
@@ -183,7 +189,11 @@ const PLACEMENTS: &[(&str, Placement)] = &[
     ("direct", Placement::Direct),
     ("in_sandbox", Placement::InSandbox),
 ];
-const CAPTURES: &[(&str, CaptureMode)] = &[("stream", CaptureMode::Stream), ("buffer", CaptureMode::Buffer)];
+const CAPTURES: &[(&str, CaptureMode)] = &[
+    ("stream", CaptureMode::Stream),
+    ("buffer", CaptureMode::Buffer),
+    ("auto", CaptureMode::Auto),
+];
 const NETWORKS: &[(&str, NetworkPolicy)] = &[("none", NetworkPolicy::None), ("open", NetworkPolicy::Open)];
 
 fn agents() -> String {

@@ -179,6 +179,8 @@ fn put_over(arguments: &Arguments, task: &mut Task) {
     limits.max_calls = arguments.max_calls.or(limits.max_calls);
     limits.max_prompt_tokens = arguments.max_prompt_tokens.or(limits.max_prompt_tokens);
     limits.max_completion_tokens = arguments.max_completion_tokens.or(limits.max_completion_tokens);
+    limits.max_wall_s = arguments.max_wall.or(limits.max_wall_s);
+    limits.max_cost = arguments.max_cost.or(limits.max_cost);
     limits.max_tokens_cap = arguments.max_tokens_cap.or(limits.max_tokens_cap);
 }
 

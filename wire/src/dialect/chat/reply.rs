@@ -260,10 +260,12 @@ impl Reply {
         let count = |object: &[u8], name: &str| member(object, name).and_then(parse_u64);
         if let Some(completion_tokens) = count(value, "completion_tokens") {
             let details = member(value, "completion_tokens_details");
+            let prompt_details = member(value, "prompt_tokens_details");
             self.usage = Some(Usage {
                 prompt_tokens: count(value, "prompt_tokens").unwrap_or(0),
                 completion_tokens,
                 reasoning_tokens: details.and_then(|details| count(details, "reasoning_tokens")),
+                cached_tokens: prompt_details.and_then(|details| count(details, "cached_tokens")),
             });
             keep(&mut self.members, b"usage", value);
         }

@@ -71,7 +71,7 @@ fn set_stream(
     capture: CaptureMode,
     facts: &mut RequestFacts,
 ) -> Result<(), RequestError> {
-    facts.upstream_streamed = facts.streamed && capture == CaptureMode::Stream;
+    facts.upstream_streamed = facts.streamed && capture != CaptureMode::Buffer;
     facts.usage_asked = true;
     if facts.streamed {
         let options = nested(body, "stream_options")?;
