@@ -34,6 +34,7 @@ mod turns;
 mod ready;
 
 pub use abandon::CancelOnDrop;
+pub use board::written;
 pub use endpoints::ClientBaseUrl;
 pub use error::{Code, Place, ServiceError};
 pub use follow::FeedItem;
