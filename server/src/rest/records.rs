@@ -5,6 +5,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use dressage_rollout::SoFar;
 use dressage_store::Transcript;
 use dressage_wire::call::{CallMeta, CallSummary};
 use dressage_wire::ids::RolloutId;
@@ -188,7 +189,7 @@ fn write_turns(
     writer.flush()
 }
 
-/// What programs of a rollout wrote: the ends of their output.
+/// What programs of a rollout wrote: the ends of their output. There once it is over; of one that is held, up to its hold.
 #[utoipa::path(
     get, path = "/api/v1/rollouts/{id}/logs", tag = "records", operation_id = "get_logs",
     params(("id" = String, Path, description = "id of a rollout")),
@@ -203,12 +204,21 @@ pub async fn logs(
 ) -> Result<Json<serde_json::Value>, ServiceError> {
     let id = app.service.find(&id).await?;
     let outcome = app.service.get(id).await?.outcome;
-    let outcome = outcome.as_ref();
+    let said = match outcome {
+        Some(outcome) => Some(SoFar {
+            setup: outcome.setup,
+            agent: outcome.agent,
+            verify: outcome.reward.map(|reward| reward.commands),
+            warnings: outcome.warnings,
+        }),
+        None => app.service.held(id).await.ok().map(|held| held.so_far().clone()),
+    };
+    let said = said.as_ref();
     Ok(Json(serde_json::json!({
-        "agent": outcome.and_then(|outcome| outcome.agent.as_ref()).map(|agent| &agent.log_tail),
-        "setup": outcome.map(|outcome| &outcome.setup),
-        "verify": outcome.and_then(|outcome| outcome.reward.as_ref()).map(|reward| &reward.commands),
-        "warnings": outcome.map(|outcome| &outcome.warnings),
+        "agent": said.and_then(|said| said.agent.as_ref()).map(|agent| &agent.log_tail),
+        "setup": said.map(|said| &said.setup),
+        "verify": said.and_then(|said| said.verify.as_ref()),
+        "warnings": said.map(|said| &said.warnings),
     })))
 }
 
