@@ -30,5 +30,8 @@ mod access;
 /// MCP proper.
 mod mcp;
 
+/// Traces, as a collector gets them.
+mod traces;
+
 /// Clients that are slow, rude or gone.
 mod odd;
