@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
+/// The version of trajectories in the form `training`.
+pub const TRAINING_SCHEMA_VERSION: u32 = 1;
+
 /// Bytes between what writes a trajectory and what sends it.
 const PIPE: usize = 64 << 10;
 
@@ -157,7 +160,7 @@ pub async fn trajectory(
         Format::Training => {
             let Some(transcript) = known(app.service.store().transcript(id).await)? else {
                 return Ok(
-                    Json(serde_json::json!({"schema_version": 1, "rollout": id, "turns": []}))
+                    Json(serde_json::json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}))
                         .into_response(),
                 );
             };
@@ -178,7 +181,10 @@ fn write_turns(
     id: RolloutId,
 ) -> std::io::Result<()> {
     let mut writer = std::io::BufWriter::with_capacity(PIPE, writer);
-    write!(writer, r#"{{"schema_version":1,"rollout":"{id}","turns":["#)?;
+    write!(
+        writer,
+        r#"{{"schema_version":{TRAINING_SCHEMA_VERSION},"rollout":"{id}","turns":["#
+    )?;
     for (position, turn) in Turn::all(transcript, id, Detail::Full).enumerate() {
         if position > 0 {
             writer.write_all(b",")?;
