@@ -9,6 +9,7 @@ use dressage_sandbox::{FileList, SandboxError};
 use dressage_wire::event::ReleasedBy;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::reward::{CommandResult, OverrideError};
+use dressage_wire::rollout::AgentOutcome;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,6 +25,20 @@ pub struct Held {
     id: RolloutId,
     calls: mpsc::Sender<Call>,
     released: Arc<OnceLock<ReleasedBy>>,
+    so_far: Arc<SoFar>,
+}
+
+/// What had come of a rollout when its hold began.
+#[derive(Clone, Debug, Default)]
+pub struct SoFar {
+    /// Each setup command that was run.
+    pub setup: Vec<CommandResult>,
+    /// What the agent's program did; `None` if it was never started.
+    pub agent: Option<AgentOutcome>,
+    /// Each verify command that was run; `None` where the task has none.
+    pub verify: Option<Vec<CommandResult>>,
+    /// Things worth knowing that are no failure.
+    pub warnings: Vec<String>,
 }
 
 /// A shell command of the caller's.
@@ -53,6 +68,12 @@ impl Held {
     #[must_use]
     pub fn id(&self) -> RolloutId {
         self.id
+    }
+
+    /// What had come of the rollout when the hold began.
+    #[must_use]
+    pub fn so_far(&self) -> &SoFar {
+        &self.so_far
     }
 
     /// Runs a command as verify commands are run: apart from what the agent left, with the environment that was recorded
@@ -206,13 +227,14 @@ pub(crate) struct Calls {
 
 impl Calls {
     /// A hold's two ends.
-    pub(crate) fn open(id: RolloutId) -> (Held, Self) {
+    pub(crate) fn open(id: RolloutId, so_far: SoFar) -> (Held, Self) {
         let (calls, incoming) = mpsc::channel(WAITING);
         let released = Arc::new(OnceLock::new());
         let held = Held {
             id,
             calls,
             released: released.clone(),
+            so_far: Arc::new(so_far),
         };
         (held, Self { incoming, released })
     }

@@ -51,7 +51,7 @@ pub mod presets;
 
 pub use admission::QueueLimits;
 pub use events::{EventReceiver, Observer};
-pub use hold::{FinishRequest, Held, HeldCommand, HoldError};
+pub use hold::{FinishRequest, Held, HeldCommand, HoldError, SoFar};
 pub use request::RolloutRequest;
 pub use supervisor::{
     Live, LiveRollout, LiveState, RolloutHandle, SubmitError, Supervisor, SupervisorConfig,

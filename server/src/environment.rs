@@ -58,6 +58,19 @@ pub mod names {
     pub const HTTP_PROXY: &str = "http_proxy";
     pub const ALL_PROXY: &str = "ALL_PROXY";
     pub const NO_PROXY: &str = "NO_PROXY";
+    pub const OTEL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    pub const OTEL_TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+    pub const OTEL_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+    pub const OTEL_TRACES_HEADERS: &str = "OTEL_EXPORTER_OTLP_TRACES_HEADERS";
+    pub const OTEL_PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+    pub const OTEL_TRACES_PROTOCOL: &str = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL";
+    pub const OTEL_TIMEOUT: &str = "OTEL_EXPORTER_OTLP_TIMEOUT";
+    pub const OTEL_TRACES_TIMEOUT: &str = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT";
+    pub const OTEL_DELAY: &str = "OTEL_BSP_SCHEDULE_DELAY";
+    pub const OTEL_SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
+    pub const OTEL_RESOURCE_ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
+    pub const OTEL_TRACES_EXPORTER: &str = "OTEL_TRACES_EXPORTER";
+    pub const OTEL_SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
     pub const HOME: &str = "HOME";
     pub const PATH: &str = "PATH";
     pub const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
@@ -171,6 +184,71 @@ pub const VARIABLES: &[Variable] = &[
         names::NO_PROXY,
         DotEnv::Ignored,
         "hosts that are reached without a proxy: names, `.suffixes`, addresses, ranges, `*` (also in lower case)",
+    ),
+    variable(
+        names::OTEL_ENDPOINT,
+        DotEnv::Ignored,
+        "URL of an OpenTelemetry collector that `dressage serve` and `dressage mcp` send traces to, without `/v1/traces`; none, no traces (docs/tracing.md)",
+    ),
+    variable(
+        names::OTEL_TRACES_ENDPOINT,
+        DotEnv::Ignored,
+        "the same as a whole URL, before the one above",
+    ),
+    variable(
+        names::OTEL_HEADERS,
+        DotEnv::Ignored,
+        "headers for the collector, such as its key: `name=value`, separated by commas, values percent-encoded",
+    ),
+    variable(
+        names::OTEL_TRACES_HEADERS,
+        DotEnv::Ignored,
+        "more of them, over the ones above",
+    ),
+    variable(
+        names::OTEL_PROTOCOL,
+        DotEnv::Ignored,
+        "`http/protobuf` (default) or `http/json`",
+    ),
+    variable(
+        names::OTEL_TRACES_PROTOCOL,
+        DotEnv::Ignored,
+        "the same, before the one above",
+    ),
+    variable(
+        names::OTEL_TIMEOUT,
+        DotEnv::Ignored,
+        "milliseconds that a request to the collector may take; default 10000",
+    ),
+    variable(
+        names::OTEL_TRACES_TIMEOUT,
+        DotEnv::Ignored,
+        "the same, before the one above",
+    ),
+    variable(
+        names::OTEL_DELAY,
+        DotEnv::Ignored,
+        "milliseconds that a span waits for others to be sent with; default 5000",
+    ),
+    variable(
+        names::OTEL_SERVICE_NAME,
+        DotEnv::Ignored,
+        "`service.name` of the traces; default `dressage`",
+    ),
+    variable(
+        names::OTEL_RESOURCE_ATTRIBUTES,
+        DotEnv::Ignored,
+        "more attributes of the service, in the form of the headers",
+    ),
+    variable(
+        names::OTEL_TRACES_EXPORTER,
+        DotEnv::Ignored,
+        "`none` sends no traces; `otlp` sends them also where no collector is named, to `http://localhost:4318`",
+    ),
+    variable(
+        names::OTEL_SDK_DISABLED,
+        DotEnv::Ignored,
+        "`true` sends no traces",
     ),
     variable(
         "NO_COLOR",

@@ -53,6 +53,7 @@ pub const FIELDS: &[Field] = &[
         "sweep.sandboxes",
         "how many sandboxes of dead processes were removed",
     ),
+    field("trace.spans", "how many spans of traces were dropped or not sent"),
 ];
 
 /// The filter of the environment is none.

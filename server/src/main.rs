@@ -57,6 +57,9 @@ mod service;
 /// What a server counts.
 mod metrics;
 
+/// What a server traces.
+mod traces;
+
 /// The HTTP server.
 mod http;
 

@@ -291,7 +291,7 @@ fn state_word(state: LiveState) -> &'static str {
 }
 
 /// The word that a plain enum has everywhere.
-fn word(value: &impl Serialize) -> String {
+pub fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => "other".to_owned(),

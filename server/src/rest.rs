@@ -52,4 +52,5 @@ pub fn router() -> Router<App> {
         .route("/backends", get(catalogue::backends))
         .route("/presets", get(catalogue::presets))
         .route("/queue", get(catalogue::queue))
+        .route("/version", get(catalogue::version))
 }

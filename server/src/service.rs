@@ -34,6 +34,7 @@ mod turns;
 mod ready;
 
 pub use abandon::CancelOnDrop;
+pub use board::written;
 pub use endpoints::ClientBaseUrl;
 pub use error::{Code, Place, ServiceError};
 pub use follow::FeedItem;
@@ -48,19 +49,23 @@ use self::ready::Ready;
 use crate::endpoints::probes::Probes;
 use crate::error::Failure;
 use crate::metrics::{Both, Counting, Metrics};
+use crate::traces::{Exporter, Settings, Traced, Traces};
 use crate::workspace::{Context, Workspace};
-use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, QueueLimits, Supervisor};
+use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, Observer, QueueLimits, Supervisor};
 use dressage_sandbox::Backend;
 use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
 use dressage_tap::Upstream;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::probe::ProbeReport;
-use dressage_wire::rollout::RolloutOutcome;
+use dressage_wire::rollout::{Recorder, RolloutOutcome};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
+
+/// How long the last traces may take to be sent, at least and at most, whatever is left of the grace.
+const LAST_TRACES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 /// How a service works.
 #[derive(Clone, Debug)]
@@ -86,6 +91,8 @@ struct Inner {
     supervisor: Supervisor,
     board: Arc<Board>,
     metrics: Arc<Metrics>,
+    /// Set where the environment names a collector.
+    traces: Option<Arc<Traces>>,
     ready: Ready,
     endpoints: Endpoints,
     backends: Mutex<HashMap<String, Arc<dyn Backend>>>,
@@ -105,17 +112,20 @@ impl Service {
         let backend = workspace.backend(&config.backend)?;
         let board = Arc::new(Board::new());
         let metrics = Metrics::new();
-        let recorder = Counting {
+        let traces = traces(&context);
+        let mut recorder: Arc<dyn Recorder> = Arc::new(Counting {
             kept: workspace.store.clone(),
             metrics: metrics.clone(),
-        };
-        let observer = Both(board.clone(), metrics.clone());
-        let supervisor = workspace.engine(
-            &context,
-            config.limits.clone(),
-            Arc::new(recorder),
-            Some(Arc::new(observer)),
-        );
+        });
+        let mut observer: Arc<dyn Observer> = Arc::new(Both(board.clone(), metrics.clone()));
+        if let Some(traces) = &traces {
+            recorder = Arc::new(Traced {
+                kept: recorder,
+                traces: traces.clone(),
+            });
+            observer = Arc::new(Both(observer, traces.clone()));
+        }
+        let supervisor = workspace.engine(&context, config.limits.clone(), recorder, Some(observer));
         let service = Self(Arc::new(Inner {
             endpoints: Endpoints::new(config.client_base_url),
             backends: Mutex::new(HashMap::from([(config.backend.clone(), backend)])),
@@ -125,6 +135,7 @@ impl Service {
             supervisor,
             board,
             metrics,
+            traces,
             ready: Ready::default(),
             endings: Mutex::default(),
             keepers: TaskTracker::new(),
@@ -304,6 +315,7 @@ impl Service {
     /// Stops admitting. What waits stays in the queue on disk for the next server; what runs may end within `grace`, then
     /// it is cancelled. Returns when all is cleaned up.
     pub async fn shutdown(&self, grace: Duration) {
+        let began = Instant::now();
         self.0.ready.drain();
         self.0.supervisor.stop_admitting();
         let left = self.0.supervisor.forget_waiting().await;
@@ -317,6 +329,13 @@ impl Service {
         self.0.keepers.close();
         self.0.keepers.wait().await;
         self.0.endpoints.close().await;
+        if let Some(traces) = &self.0.traces {
+            let left = grace.saturating_sub(began.elapsed());
+            traces
+                .exporter()
+                .close(left.clamp(LAST_TRACES.0, LAST_TRACES.1))
+                .await;
+        }
     }
 
     /// The engine, for whoever ends it by signals.
@@ -354,6 +373,18 @@ impl Inner {
         let backend = made.map_err(|failure| ServiceError::from_failure(Code::BackendUnusable, &failure))?;
         backends.insert(name.to_owned(), backend.clone());
         Ok(backend)
+    }
+}
+
+/// Traces, where the environment asks for them. Variables that are often set for a whole machine do not keep a server from
+/// starting.
+fn traces(context: &Context) -> Option<Arc<Traces>> {
+    match Settings::read(&context.environment) {
+        Ok(settings) => settings.map(|settings| Traces::new(Exporter::start(settings))),
+        Err(error) => {
+            tracing::warn!(%error, "no traces are sent");
+            None
+        }
     }
 }
 

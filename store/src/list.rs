@@ -19,7 +19,9 @@ impl Store {
     /// A database that cannot be read.
     pub async fn list(&self, filter: &ListFilter) -> Result<Vec<RolloutRow>, StoreError> {
         const OPERATION: &str = "listing rollouts";
-        let Some(mut query) = list_query(filter) else {
+        let texts = self.texts(filter).await;
+        let texts = texts.map_err(|source| self.failed(OPERATION, source))?;
+        let Some(mut query) = list_query(filter, &texts) else {
             return Ok(Vec::new());
         };
         let rows = query.build().fetch_all(&self.readers).await;
@@ -28,6 +30,24 @@ impl Store {
             .map(RolloutRow::read)
             .collect::<Result<_, _>>()
             .map_err(|source| self.failed(OPERATION, source))
+    }
+
+    /// How a search is best made: where few rollouts can fit, through them; where many do, the page is full after a few rows.
+    async fn texts(&self, filter: &ListFilter) -> Result<Texts, sqlx::Error> {
+        let Some(trigrams) = filter.search.as_deref().and_then(trigrams) else {
+            return Ok(Texts::Compare);
+        };
+        let found: u32 = sqlx::query_scalar(
+            "SELECT count(*) FROM (SELECT 1 FROM rollout_texts WHERE rollout_texts MATCH ? LIMIT ?)",
+        )
+        .bind(&trigrams)
+        .bind(FEW)
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(match found < FEW {
+            true => Texts::Narrow(trigrams),
+            false => Texts::Compare,
+        })
     }
 
     /// The rollout whose id begins so.
@@ -155,8 +175,39 @@ impl Store {
     }
 }
 
+/// Rollouts that are read one by one sooner than the index of all is gone through.
+const FEW: u32 = 500;
+
+/// Groups of three characters that a search looks for in the index; more of them hardly leave fewer rollouts.
+const TRIGRAMS_MAX: usize = 8;
+
+/// How the text of a search is found.
+enum Texts {
+    /// In the rollouts that the index of texts names for this query; they are compared all the same.
+    Narrow(String),
+    /// By comparing.
+    Compare,
+}
+
+/// A query of the index of texts for what can hold `search`: every third character with those beside it, or as many spread
+/// over the whole. `None` for what is too short for it.
+fn trigrams(search: &str) -> Option<String> {
+    let characters: Vec<char> = search.chars().collect();
+    let last = characters.len().checked_sub(3)?;
+    if characters.contains(&'\0') {
+        return None;
+    }
+    let count = characters.len().div_ceil(3).min(TRIGRAMS_MAX);
+    let starts = (0..count).map(|place| place * last / (count - 1).max(1));
+    let quoted = starts.filter_map(|start| {
+        let three: String = characters.get(start..start + 3)?.iter().collect();
+        Some(format!("\"{}\"", three.replace('"', "\"\"")))
+    });
+    Some(quoted.collect::<Vec<_>>().join(" AND "))
+}
+
 /// A query for what passes a filter; `None` where nothing can.
-fn list_query(filter: &ListFilter) -> Option<QueryBuilder<Sqlite>> {
+fn list_query(filter: &ListFilter, texts: &Texts) -> Option<QueryBuilder<Sqlite>> {
     let begun = begun_states(filter);
     let waiting = may_wait(filter);
     let mut query = QueryBuilder::new("");
@@ -165,6 +216,10 @@ fn list_query(filter: &ListFilter) -> Option<QueryBuilder<Sqlite>> {
         query.push("SELECT ").push(COLUMNS);
         query.push(" FROM (SELECT number AS place FROM rollouts WHERE true");
         query.push(states);
+        if let Texts::Narrow(trigrams) = texts {
+            query.push(" AND number IN (SELECT rowid FROM rollout_texts WHERE rollout_texts MATCH ");
+            query.push_bind(trigrams.clone()).push(")");
+        }
         push_common(&mut query, filter);
         push_outcome(&mut query, filter);
         push_end(&mut query, filter);
@@ -294,7 +349,11 @@ mod tests {
 
     /// How SQLite finds what passes a filter, a step a line.
     async fn plan(connection: &mut SqliteConnection, filter: &ListFilter) -> String {
-        let query = list_query(filter).unwrap();
+        let texts = match filter.search.as_deref().and_then(trigrams) {
+            Some(trigrams) => Texts::Narrow(trigrams),
+            None => Texts::Compare,
+        };
+        let query = list_query(filter, &texts).unwrap();
         let rows = QueryBuilder::<Sqlite>::new(format!("EXPLAIN QUERY PLAN {}", query.sql().as_str()))
             .build()
             .fetch_all(connection)
@@ -325,6 +384,8 @@ mod tests {
             (ListFilter { reward_at_least: Some(0.5), reward_at_most: Some(0.6), ..all() }, scan),
             (ListFilter { since_unix_ms: Some(1), ..all() }, scan),
             (ListFilter { search: word("s"), ..all() }, scan),
+            (ListFilter { search: word("search"), ..all() },
+                "SEARCH rollouts USING INTEGER PRIMARY KEY (rowid=?)\nLIST SUBQUERY"),
             (ListFilter { task_id: word("t"), ..all() },
                 "SEARCH rollouts USING COVERING INDEX rollouts_by_task (task_id=?)"),
             (ListFilter { group: Some(GroupId::new()), ..all() },
@@ -336,6 +397,18 @@ mod tests {
             let reads_rows = |step: &&str| step.starts_with("SCAN rollouts") && !step.contains("COVERING");
             assert_eq!(plan.lines().find(reads_rows), None, "{filter:?}\n{plan}");
         }
+    }
+
+    #[test]
+    fn a_search_looks_for_every_third_character_with_those_beside_it() {
+        assert_eq!(trigrams("ab"), None);
+        assert_eq!(trigrams("a\0bc"), None);
+        assert_eq!(trigrams("abc").as_deref(), Some(r#""abc""#));
+        assert_eq!(trigrams("abcd").as_deref(), Some(r#""abc" AND "bcd""#));
+        assert_eq!(trigrams("é\"1 7").as_deref(), Some(r#""é""1" AND "1 7""#));
+        let long = trigrams(&"0123456789".repeat(20)).unwrap();
+        assert_eq!(long.split(" AND ").count(), TRIGRAMS_MAX);
+        assert!(long.starts_with("\"012\"") && long.ends_with("\"789\""), "{long}");
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub mod proxies;
 /// Measurement: how long a program takes to answer, and what it holds then.
 pub mod startup;
 
+/// Many listeners of one feed of events.
+pub mod listeners;
+
 /// Measurement: what another program prints.
 pub mod external;
 

@@ -4,7 +4,7 @@ use super::setup::REPORT_SLACK;
 use super::verify::{self, VerifyShell};
 use crate::command::TaskCommand;
 use crate::events::since_epoch_ms;
-use crate::hold::{Answer, Call, Calls, FinishRequest, HeldCommand, HoldError};
+use crate::hold::{Answer, Call, Calls, FinishRequest, HeldCommand, HoldError, SoFar};
 use crate::report::{Report, Stop};
 use crate::run::{Cut, Scope};
 use dressage_sandbox::{Sandbox, SandboxError};
@@ -49,7 +49,7 @@ pub(crate) async fn run(
         sandbox,
         shell: VerifyShell::new(scope, report),
     };
-    let (held, mut calls) = Calls::open(scope.request.id);
+    let (held, mut calls) = Calls::open(scope.request.id, so_far(report));
     scope.events.open_hold(held);
     let mut deadline = Deadline::start(scope, idle);
     let mut index = scope.request.task.verify.len();
@@ -101,6 +101,16 @@ pub(crate) async fn run(
     match by {
         ReleasedBy::Cancel => Err(Stop::Cancelled),
         ReleasedBy::Caller | ReleasedBy::Deadline => Ok(()),
+    }
+}
+
+/// What the caller can read while it holds.
+fn so_far(report: &Report) -> SoFar {
+    SoFar {
+        setup: report.setup.clone(),
+        agent: report.agent.clone(),
+        verify: report.reward.as_ref().map(|reward| reward.commands.clone()),
+        warnings: report.warnings.clone(),
     }
 }
 

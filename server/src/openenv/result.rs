@@ -22,6 +22,9 @@ const RESULT_MAX: usize = 32 << 20;
 /// Bytes of a result that is repeated a third time, for clients that read `structured_content`.
 const STRUCTURED_MAX: usize = 1 << 20;
 
+/// The working directory of every sandbox; where a backend's home is elsewhere there is a link.
+const WORKING_DIRECTORY: &str = "/home/user/workdir";
+
 /// Characters of output and logs that upstream keeps.
 const TAIL_MAX: usize = 2000;
 
@@ -37,8 +40,8 @@ struct RolloutResult<'a> {
     setup_results: Vec<Command<'a>>,
     verify_results: Vec<Command<'a>>,
     proxy_turns: Vec<Box<RawValue>>,
-    files: &'a BTreeMap<String, String>,
-    files_extra: &'a [String],
+    files: BTreeMap<String, &'a str>,
+    files_extra: Vec<String>,
     agent_log_tail: &'a str,
     proxy_log_tail: &'a str,
     error: Option<String>,
@@ -121,6 +124,7 @@ fn render(
     limit: usize,
 ) -> Option<String> {
     let agent = outcome.agent.as_ref();
+    let files = outcome.files.iter();
     let result = RolloutResult {
         task_id,
         sandbox_id: outcome.sandbox.map(|id| id.to_string()).unwrap_or_default(),
@@ -136,8 +140,10 @@ fn render(
             .map(command)
             .collect(),
         proxy_turns,
-        files: &outcome.files,
-        files_extra: &outcome.files_extra,
+        files: files
+            .map(|(name, text)| (absolute(name), text.as_str()))
+            .collect(),
+        files_extra: outcome.files_extra.iter().map(|name| absolute(name)).collect(),
         agent_log_tail: agent.map(|agent| tail(&agent.log_tail)).unwrap_or(""),
         proxy_log_tail: "",
         error: outcome.fault.as_ref().map(|fault| error(fault, outcome)),
@@ -146,6 +152,11 @@ fn render(
     };
     let text = serde_json::to_string(&result).ok()?;
     (text.len() <= limit).then_some(text)
+}
+
+/// Where a collected file stood: upstream tells what `find` printed for its working directory.
+fn absolute(name: &str) -> String {
+    format!("{WORKING_DIRECTORY}/{name}")
 }
 
 fn command(result: &CommandResult) -> Command<'_> {

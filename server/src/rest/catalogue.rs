@@ -1,3 +1,4 @@
+use super::records::TRAINING_SCHEMA_VERSION;
 use crate::endpoints::{self, Choice, Chosen};
 use crate::http::App;
 use axum::Json;
@@ -5,6 +6,25 @@ use axum::extract::State;
 use dressage_rollout::LiveState;
 use dressage_rollout::presets::PRESETS;
 use serde_json::{Value, json};
+
+/// What this server is, and which versions of stored and exported forms it writes.
+#[utoipa::path(
+    get, path = "/api/v1/version", tag = "operating", operation_id = "get_version",
+    responses((status = 200, description = "Name and versions.", body = Object, example = json!({
+        "name": "dressage", "version": "0.1.0", "api": "v1", "schemas": {"trajectory": 1, "training": 1},
+    })))
+)]
+pub async fn version() -> Json<Value> {
+    Json(json!({
+        "name": env!("CARGO_PKG_NAME"),
+        "version": env!("CARGO_PKG_VERSION"),
+        "api": "v1",
+        "schemas": {
+            "trajectory": dressage_store::TRAJECTORY_SCHEMA_VERSION,
+            "training": TRAINING_SCHEMA_VERSION,
+        },
+    }))
+}
 
 /// The endpoints that have a name, and whether they can be used.
 #[utoipa::path(

@@ -1,10 +1,9 @@
 use crate::http::{App, Path};
-use crate::service::{FeedItem, Position, ServiceError};
+use crate::service::{FeedItem, Position, ServiceError, written};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use dressage_wire::event::RolloutEvent;
 use futures_util::stream::{self, Stream, StreamExt};
 use std::convert::Infallible;
 use std::time::Duration;
@@ -39,7 +38,7 @@ pub async fn of_rollout(
     let follow = app.service.follow(id, from).await?;
     let events = stream::unfold(follow, |mut follow| async move {
         let event = follow.next().await?;
-        Some((sse(event.sequence.to_string(), &event), follow))
+        Some((sse(event.sequence.to_string(), &written(&event)), follow))
     });
     Ok(reply(&app, events))
 }
@@ -73,7 +72,7 @@ pub async fn of_all(State(app): State<App>, headers: HeaderMap) -> Result<Respon
                 .event("missed")
                 .id(position.to_string())
                 .data("{}")),
-            FeedItem::Event(position, event) => sse(position.to_string(), &event),
+            FeedItem::Event(position, event) => sse(position.to_string(), event.written()),
         };
         Some((event, feed))
     });
@@ -88,15 +87,9 @@ fn reply(app: &App, events: impl Stream<Item = Result<Event, Infallible>> + Send
         .into_response()
 }
 
-/// An event as it is sent. JSON has no line breaks, so it is one line of data.
-fn sse(id: String, event: &RolloutEvent) -> Result<Event, Infallible> {
-    let value = serde_json::to_value(event).unwrap_or_default();
-    let kind = value
-        .pointer("/event/type")
-        .and_then(|kind| kind.as_str())
-        .unwrap_or("event")
-        .to_owned();
-    Ok(Event::default().id(id).event(kind).data(value.to_string()))
+/// An event as it is sent. Its JSON has no line breaks, so it is one line of data.
+fn sse(id: String, (kind, json): &(String, String)) -> Result<Event, Infallible> {
+    Ok(Event::default().id(id).event(kind).data(json))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {

@@ -143,6 +143,7 @@ pub async fn finish(
         (status = 404, description = "There is no such rollout or file.", body = crate::http::ErrorBody),
         (status = 409, description = "It is neither held nor over.", body = crate::http::ErrorBody),
         (status = 422, description = "The path leads elsewhere.", body = crate::http::ErrorBody),
+        (status = 502, description = "The sandbox did not do it.", body = crate::http::ErrorBody),
     )
 )]
 pub async fn read(
@@ -179,6 +180,7 @@ pub async fn read(
         (status = 409, description = "It is not held.", body = crate::http::ErrorBody),
         (status = 413, description = "The file is too large.", body = crate::http::ErrorBody),
         (status = 422, description = "The path leads elsewhere.", body = crate::http::ErrorBody),
+        (status = 502, description = "The sandbox did not do it.", body = crate::http::ErrorBody),
     )
 )]
 pub async fn write(

@@ -37,6 +37,7 @@ use utoipa::{Modify, OpenApi};
         super::catalogue::backends,
         super::catalogue::presets,
         super::catalogue::queue,
+        super::catalogue::version,
         crate::openenv::plain::health,
         crate::openenv::plain::metadata,
         crate::openenv::plain::schema,

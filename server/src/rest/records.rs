@@ -5,12 +5,16 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use dressage_rollout::SoFar;
 use dressage_store::Transcript;
 use dressage_wire::call::{CallMeta, CallSummary};
 use dressage_wire::ids::RolloutId;
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
+
+/// The version of trajectories in the form `training`.
+pub const TRAINING_SCHEMA_VERSION: u32 = 1;
 
 /// Bytes between what writes a trajectory and what sends it.
 const PIPE: usize = 64 << 10;
@@ -156,7 +160,7 @@ pub async fn trajectory(
         Format::Training => {
             let Some(transcript) = known(app.service.store().transcript(id).await)? else {
                 return Ok(
-                    Json(serde_json::json!({"schema_version": 1, "rollout": id, "turns": []}))
+                    Json(serde_json::json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}))
                         .into_response(),
                 );
             };
@@ -177,7 +181,10 @@ fn write_turns(
     id: RolloutId,
 ) -> std::io::Result<()> {
     let mut writer = std::io::BufWriter::with_capacity(PIPE, writer);
-    write!(writer, r#"{{"schema_version":1,"rollout":"{id}","turns":["#)?;
+    write!(
+        writer,
+        r#"{{"schema_version":{TRAINING_SCHEMA_VERSION},"rollout":"{id}","turns":["#
+    )?;
     for (position, turn) in Turn::all(transcript, id, Detail::Full).enumerate() {
         if position > 0 {
             writer.write_all(b",")?;
@@ -188,7 +195,7 @@ fn write_turns(
     writer.flush()
 }
 
-/// What programs of a rollout wrote: the ends of their output.
+/// What programs of a rollout wrote: the ends of their output. There once it is over; of one that is held, up to its hold.
 #[utoipa::path(
     get, path = "/api/v1/rollouts/{id}/logs", tag = "records", operation_id = "get_logs",
     params(("id" = String, Path, description = "id of a rollout")),
@@ -203,12 +210,21 @@ pub async fn logs(
 ) -> Result<Json<serde_json::Value>, ServiceError> {
     let id = app.service.find(&id).await?;
     let outcome = app.service.get(id).await?.outcome;
-    let outcome = outcome.as_ref();
+    let said = match outcome {
+        Some(outcome) => Some(SoFar {
+            setup: outcome.setup,
+            agent: outcome.agent,
+            verify: outcome.reward.map(|reward| reward.commands),
+            warnings: outcome.warnings,
+        }),
+        None => app.service.held(id).await.ok().map(|held| held.so_far().clone()),
+    };
+    let said = said.as_ref();
     Ok(Json(serde_json::json!({
-        "agent": outcome.and_then(|outcome| outcome.agent.as_ref()).map(|agent| &agent.log_tail),
-        "setup": outcome.map(|outcome| &outcome.setup),
-        "verify": outcome.and_then(|outcome| outcome.reward.as_ref()).map(|reward| &reward.commands),
-        "warnings": outcome.map(|outcome| &outcome.warnings),
+        "agent": said.and_then(|said| said.agent.as_ref()).map(|agent| &agent.log_tail),
+        "setup": said.map(|said| &said.setup),
+        "verify": said.and_then(|said| said.verify.as_ref()),
+        "warnings": said.map(|said| &said.warnings),
     })))
 }
 

@@ -6,7 +6,7 @@ use dressage_rollout::Observer;
 use dressage_wire::event::{AgentEvent, Event, RolloutEvent};
 use dressage_wire::ids::RolloutId;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 
 /// Bytes of text that a rollout's log keeps; what comes after is there without its text.
@@ -15,8 +15,8 @@ const LOG_TEXT_MAX: usize = 16 << 20;
 /// Events that the feed keeps for listeners who come back.
 const FEED_EVENTS_MAX: usize = 16_384;
 
-/// Bytes of text in them.
-const FEED_TEXT_MAX: usize = 32 << 20;
+/// Bytes of text in them; those that were sent hold theirs a second time, as JSON.
+const FEED_TEXT_MAX: usize = 16 << 20;
 
 /// What stands where text was left out.
 const LEFT_OUT: &str = "[left out: the log of this rollout is full]";
@@ -34,9 +34,39 @@ pub struct Board {
 #[derive(Debug, Default)]
 struct State {
     logs: HashMap<RolloutId, Arc<Log>>,
-    feed: VecDeque<(u64, Arc<RolloutEvent>)>,
+    feed: VecDeque<(u64, Arc<Told>)>,
     feed_text: usize,
     next: u64,
+}
+
+/// An event in the feed. Its JSON is made once, by the first listener who sends it, however many there are.
+#[derive(Debug)]
+pub struct Told {
+    event: Arc<RolloutEvent>,
+    written: OnceLock<(String, String)>,
+}
+
+impl Told {
+    fn new(event: Arc<RolloutEvent>) -> Arc<Self> {
+        Arc::new(Self {
+            event,
+            written: OnceLock::new(),
+        })
+    }
+
+    /// Its type and its JSON.
+    #[must_use]
+    pub fn written(&self) -> &(String, String) {
+        self.written.get_or_init(|| written(&self.event))
+    }
+}
+
+/// The type of an event and its JSON, which has no line breaks.
+#[must_use]
+pub fn written(event: &RolloutEvent) -> (String, String) {
+    let value = serde_json::to_value(event).unwrap_or_default();
+    let kind = value.pointer("/event/type").and_then(|kind| kind.as_str());
+    (kind.unwrap_or("event").to_owned(), value.to_string())
 }
 
 /// What happened in one rollout.
@@ -107,7 +137,7 @@ impl Board {
 
     /// What the feed has from a position on. `None` where that is no longer there, or belongs to another start.
     #[must_use]
-    pub fn since(&self, position: &Position) -> Option<Vec<(u64, Arc<RolloutEvent>)>> {
+    pub fn since(&self, position: &Position) -> Option<Vec<(u64, Arc<Told>)>> {
         let state = self.state();
         let first = state.next - state.feed.len() as u64;
         if position.epoch != self.epoch || position.next < first || position.next > state.next {
@@ -126,12 +156,12 @@ impl Observer for Board {
         let number = state.next;
         state.next += 1;
         state.feed_text += text_of(&kept.event);
-        state.feed.push_back((number, kept));
+        state.feed.push_back((number, Told::new(kept)));
         while state.feed.len() > FEED_EVENTS_MAX || state.feed_text > FEED_TEXT_MAX {
             let Some((_, oldest)) = state.feed.pop_front() else {
                 break;
             };
-            state.feed_text -= text_of(&oldest.event);
+            state.feed_text -= text_of(&oldest.event.event);
         }
         let next = state.next;
         drop(state);
@@ -285,14 +315,14 @@ mod tests {
         for sequence in 1..=FEED_EVENTS_MAX as u64 {
             board.event(&output(id, sequence, 0));
         }
-        assert_eq!(board.since(&start), None);
+        assert!(board.since(&start).is_none());
         let after_first = Position { next: 1, ..start };
         assert_eq!(board.since(&after_first).unwrap().len(), FEED_EVENTS_MAX);
         let foreign = Position {
             epoch: "0".into(),
             ..board.now()
         };
-        assert_eq!(board.since(&foreign), None);
+        assert!(board.since(&foreign).is_none());
     }
 
     #[tokio::test]

@@ -1,3 +1,4 @@
+use super::board::Told;
 use super::error::ServiceError;
 use super::views::Position;
 use super::{Board, Service};
@@ -43,18 +44,18 @@ pub struct Feed {
     board: Arc<Board>,
     position: Position,
     grown: watch::Receiver<u64>,
-    ready: VecDeque<(u64, Arc<RolloutEvent>)>,
+    ready: VecDeque<(u64, Arc<Told>)>,
     /// Told once that something was missed.
     missed: bool,
 }
 
 /// What a feed gives.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum FeedItem {
     /// Events between the point that was asked for and this one are gone: what is shown must be read anew.
     Missed(Position),
     /// An event, and where the feed is after it.
-    Event(Position, Arc<RolloutEvent>),
+    Event(Position, Arc<Told>),
 }
 
 impl Feed {

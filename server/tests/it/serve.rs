@@ -33,5 +33,8 @@ mod mcp;
 /// Endpoints: pauses, versions of weights, probes.
 mod endpoints;
 
+/// Traces, as a collector gets them.
+mod traces;
+
 /// Clients that are slow, rude or gone.
 mod odd;

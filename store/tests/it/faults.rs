@@ -105,7 +105,7 @@ async fn a_database_of_a_later_version_is_refused_by_its_number() {
                 error,
                 StoreError::NewerSchema {
                     found: 9999,
-                    known: 2,
+                    known: 3,
                     ..
                 }
             ),
@@ -130,7 +130,7 @@ async fn a_database_of_an_earlier_version_cannot_be_read_before_it_is_brought_up
             error,
             StoreError::OlderSchema {
                 found: 0,
-                known: 2,
+                known: 3,
                 ..
             }
         ),

@@ -170,6 +170,57 @@ async fn a_list_is_latest_first_filtered_and_in_pages() {
 }
 
 #[tokio::test]
+async fn a_search_finds_text_wherever_it_stands_and_as_it_is_meant() {
+    let (_directory, store) = opened().await;
+    let titled = async |title: &str, task: Option<&str>| {
+        let made = started(&store, |start| {
+            start.task.instruction = title.into();
+            start.task.id = task.map(str::to_owned);
+        });
+        made.await.id
+    };
+    let plain = titled("Write binary_search.py", Some("search-1")).await;
+    let odd = titled("100% \"quoted\" über_alles NEAR(x) AND OR NOT *", None).await;
+    let other = titled("Fix the build", Some("BUILD-7")).await;
+    let search = async |text: &str| {
+        let filter = ListFilter {
+            search: Some(text.into()),
+            ..ListFilter::default()
+        };
+        ids(&store, filter).await
+    };
+    for (text, expected) in [
+        ("binary_search", vec![plain]),
+        ("BINARY_SEARCH.PY", vec![plain]),
+        ("y_s", vec![plain]),
+        ("ySs", vec![]),
+        ("y%s", vec![]),
+        ("search-1", vec![plain]),
+        ("1", vec![odd, plain]),
+        ("x)", vec![odd]),
+        ("0% \"q", vec![odd]),
+        ("\"quoted\"", vec![odd]),
+        ("über_", vec![odd]),
+        (" AND OR NOT *", vec![odd]),
+        ("NEAR(", vec![odd]),
+        ("build", vec![other]),
+        ("build the", vec![]),
+        ("the build", vec![other]),
+        ("nowhere", vec![]),
+        ("", vec![other, odd, plain]),
+        ("Write binary_search.py and much more that is not there", vec![]),
+    ] {
+        assert_eq!(search(text).await, expected, "{text}");
+    }
+    let filter = ListFilter {
+        search: Some("build".into()),
+        task_id: Some("search-1".into()),
+        ..ListFilter::default()
+    };
+    assert_eq!(ids(&store, filter).await, []);
+}
+
+#[tokio::test]
 async fn a_rollout_is_found_by_the_beginning_of_its_id() {
     let (_directory, store) = opened().await;
     let with_id = |id: &str| {
@@ -309,6 +360,15 @@ async fn a_list_of_10_000_rollouts_is_fast() {
     let all = store.list(&ListFilter::default()).await.unwrap();
     let all_took = began.elapsed();
     assert_eq!(all.len(), 10_500);
+    // What few, and what nearly all of them have: through the index, and by comparing.
+    for (text, page, expected) in [("TASK 77", 50, 20), ("task", 50, 50), ("task", 20_000, 10_000)] {
+        let filter = ListFilter {
+            search: Some(text.into()),
+            limit: Some(page),
+            ..ListFilter::default()
+        };
+        assert_eq!(store.list(&filter).await.unwrap().len(), expected, "{text}");
+    }
     let good = ListFilter {
         reward_at_least: Some(0.9999),
         ..ListFilter::default()
@@ -352,6 +412,8 @@ async fn pages_of_10_000_rollouts_by_each_filter() {
         ("since, of none", ListFilter { since_unix_ms: Some(u64::MAX), ..all() }),
         ("search, of none", ListFilter { search: text("needle"), ..all() }),
         ("search, of some", ListFilter { search: text("TASK 77"), ..all() }),
+        ("search, of nearly all", ListFilter { search: text("task"), ..all() }),
+        ("search for two characters, of none", ListFilter { search: text("zz"), ..all() }),
         ("several, of none", ListFilter {
             states: vec![RolloutState::Finished],
             agent: text("opencode"),

@@ -76,6 +76,15 @@ async fn a_database_of_the_first_version_keeps_its_rows_and_takes_new_ones() {
             (finished, RolloutState::Finished),
         ];
         assert_eq!(shown, expected);
+        let titled = ListFilter {
+            search: Some("TITLE".into()),
+            ..ListFilter::default()
+        };
+        assert_eq!(
+            store.list(&titled).await.unwrap(),
+            rows,
+            "what was there is found by its text"
+        );
         for row in &rows {
             assert_eq!((row.group, row.priority), (None, 0));
             assert_eq!(row.started_unix_ms, Some(row.created_unix_ms));

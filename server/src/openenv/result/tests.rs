@@ -139,6 +139,22 @@ fn result(transcript: &Transcript, outcome: &RolloutOutcome) -> Value {
 }
 
 #[tokio::test]
+async fn files_have_the_paths_that_upstream_gives_them() {
+    let (transcript, mut outcome) = conversation(0, "", 0).await;
+    outcome.files = BTreeMap::from([
+        ("a.py".into(), "print(1)\n".into()),
+        ("b/c".into(), String::new()),
+    ]);
+    outcome.files_extra = vec!["b/large".into()];
+    let result = result(&transcript, &outcome);
+    assert_eq!(
+        result["files"],
+        json!({"/home/user/workdir/a.py": "print(1)\n", "/home/user/workdir/b/c": ""})
+    );
+    assert_eq!(result["files_extra"], json!(["/home/user/workdir/b/large"]));
+}
+
+#[tokio::test]
 async fn three_hundred_short_turns_are_told_in_full() {
     let (transcript, outcome) = conversation(300, "short", 4).await;
     let result = result(&transcript, &outcome);

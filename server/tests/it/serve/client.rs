@@ -55,6 +55,11 @@ impl Request {
         head + "\r\n"
     }
 
+    /// The bytes of a body that is text.
+    pub fn body_text(&self) -> String {
+        String::from_utf8(self.body.clone().unwrap_or_default()).unwrap()
+    }
+
     /// Sends it and reads the head of the reply.
     #[track_caller]
     pub fn open(self) -> Open {

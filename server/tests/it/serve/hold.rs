@@ -1,6 +1,9 @@
 use super::client::Reply;
 use super::server::{Server, Setup, failing, hanging, quick, with};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 
 fn target(id: &str, rest: &str) -> String {
     format!("/api/v1/rollouts/{id}/{rest}")
@@ -132,6 +135,115 @@ fn a_held_sandbox_runs_commands_keeps_files_and_takes_the_callers_verdict() {
     put(&server, &id, "x", b"").expect_error(409, "not_held");
     let released = server.events(&id).find(|sent| sent.event == "released").unwrap();
     assert_eq!(released.data["event"]["by"], "caller");
+    assert_eq!(server.left_in("homes").len(), 0);
+}
+
+#[test]
+fn what_programs_wrote_is_there_while_their_rollout_is_held() {
+    let task =
+        json!({"instruction": "Write binary_search.py.", "setup": ["echo ready"], "verify": ["echo seen"]});
+    let server = Setup::new().scripted_agent().start();
+    let id = server.submit_one(&json!({"task": task, "endpoint": "demo", "hold": true}));
+    server.until(&id, "held");
+    let logs = || server.get(&target(&id, "logs")).expect(200).json();
+    let held = logs();
+    assert!(
+        held["agent"].as_str().is_some_and(|text| !text.is_empty()),
+        "{held}"
+    );
+    assert_eq!(held["setup"][0]["stdout"], "ready\n");
+    assert_eq!(held["verify"][0]["stdout"], "seen\n");
+    exec(&server, &id, json!({"command": "echo mine"})).expect(200);
+    finish(&server, &id, json!({"reward": 1})).expect(202);
+    let ended = server.ended(&id);
+    let over = logs();
+    assert_eq!(over["agent"], held["agent"]);
+    assert_eq!(over["agent"], ended["outcome"]["agent"]["log_tail"]);
+    assert_eq!(over["setup"], held["setup"]);
+    assert_eq!(over["verify"][0], held["verify"][0]);
+    assert_eq!(over["verify"][1]["stdout"], "mine\n");
+}
+
+/// Kills every process below the server, as a machine short of memory would: its sandboxes.
+fn kill_sandboxes(server: &Server) {
+    let mut parents = HashMap::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // The name in the midst may hold anything; behind it come the state and the parent.
+        let rest = stat.rsplit(") ").next().unwrap_or_default();
+        let parent = rest
+            .split(' ')
+            .nth(1)
+            .and_then(|parent| parent.parse::<i32>().ok());
+        let own = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok());
+        if let (Some(own), Some(parent)) = (own, parent) {
+            parents.insert(own, parent);
+        }
+    }
+    let server = i32::try_from(server.pid()).unwrap();
+    let is_below = |process: i32| {
+        let mut above = std::iter::successors(parents.get(&process), |parent| parents.get(*parent));
+        above.any(|parent| *parent == server)
+    };
+    let below: Vec<i32> = parents
+        .keys()
+        .copied()
+        .filter(|process| is_below(*process))
+        .collect();
+    assert!(!below.is_empty());
+    // All are stopped first, so that none is left to tell of another's end. Each may have gone with another one.
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for process in &below {
+            _ = kill(Pid::from_raw(*process), signal);
+        }
+    }
+}
+
+#[test]
+fn a_sandbox_that_died_by_itself_is_said_to_be_gone_and_its_rollout_can_be_finished() {
+    let (server, id) = held(json!({}));
+    kill_sandboxes(&server);
+    for _ in 0..2 {
+        exec(&server, &id, json!({"command": "true"})).expect_error(502, "sandbox_failed");
+        put(&server, &id, "x", b"x").expect_error(502, "sandbox_failed");
+        server
+            .get(&target(&id, "files/binary_search.py"))
+            .expect_error(502, "sandbox_failed");
+    }
+    assert_eq!(
+        server.rollout(&id)["state"],
+        "running",
+        "it is the caller's to end"
+    );
+    finish(&server, &id, json!({"reward": 0.5})).expect(202);
+    let ended = server.ended(&id);
+    assert_eq!(
+        (&ended["ended"], &ended["reward"]),
+        (&json!("completed"), &json!(0.5))
+    );
+    assert_eq!(server.left_in("homes").len(), 0);
+
+    // In the midst of a command.
+    let id = server.submit_one(&with(quick(), json!({"hold": true})));
+    server.until(&id, "held");
+    std::thread::scope(|scope| {
+        let command = scope.spawn(|| exec(&server, &id, json!({"command": "sleep 600"})));
+        server
+            .events(&id)
+            .until(|sent| sent.event == "command_started" && sent.data["event"]["command"] == "sleep 600");
+        kill_sandboxes(&server);
+        command.join().unwrap().expect_error(502, "sandbox_failed");
+    });
+    finish(&server, &id, json!({"reward": null})).expect(202);
+    let ended = server.ended(&id);
+    assert_eq!(
+        (&ended["ended"], &ended["reward"]),
+        (&json!("completed"), &json!(1.0)),
+        "what verify said stands"
+    );
     assert_eq!(server.left_in("homes").len(), 0);
 }
 

@@ -1,5 +1,5 @@
-use super::client::{Open, SILENCE};
-use super::server::{Server, Setup, failing, hanging};
+use super::client::{Open, Request, SILENCE};
+use super::server::{Server, Setup, failing, hanging, quick, with};
 use super::socket::Socket;
 use serde_json::json;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -253,4 +253,106 @@ fn readers_that_do_not_read_hold_nobody_up() {
     server.cancel(&id).expect(202);
     server.ended(&id);
     drop(stuck);
+}
+
+#[test]
+fn clients_that_go_without_a_word_in_any_state_leave_nothing() {
+    let setup = Setup::new().arguments(&["--max-sessions", "20"]);
+    let server = setup.scripted_agent().start();
+    let held = server.submit_one(&with(quick(), json!({"hold": true})));
+    server.until(&held, "held");
+    let before = open_files(&server);
+    let call = json!({"endpoint": "demo", "instruction": "x", "setup": ["sleep 100"]});
+    let rpc = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "run_rollout", "arguments": call}});
+    let file = format!("/api/v1/rollouts/{held}/files/large");
+    let upload = server
+        .request("PUT", &file)
+        .header("content-length", "1000000")
+        .head();
+    let exec = format!("/api/v1/rollouts/{held}/exec");
+    let exec = || server.request("POST", &exec).json(&json!({"command": "sleep 2"}));
+    let step =
+        json!({"type": "step", "data": {"type": "call_tool", "tool_name": "run_rollout", "arguments": call}});
+    let socket = |bytes: &[u8]| {
+        let mut stream = Socket::open(&server, "/ws").into_stream();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    let sent = |bytes: &str| {
+        let mut stream = connect(&server);
+        stream.write_all(bytes.as_bytes()).unwrap();
+        stream
+    };
+    let body = |request: Request| {
+        let body = request.body_text();
+        request.head() + &body
+    };
+    let mut waiting = Socket::open(&server, "/ws");
+    waiting.say(&step);
+    let states: Vec<(&str, Vec<TcpStream>)> = vec![
+        ("connected", vec![connect(&server)]),
+        ("in a head", vec![sent("POST /reset HTTP/1.1\r\nHost: loc")]),
+        ("before a body", vec![sent(&upload)]),
+        (
+            "in a body",
+            vec![sent(&format!("{upload}{}", "x".repeat(500_000)))],
+        ),
+        (
+            "in a body of JSON",
+            vec![sent(&exec().head()), sent(&(exec().head() + "{\"comm"))],
+        ),
+        (
+            "before its reply is read",
+            vec![sent(&server.request("GET", "/openapi.json").head())],
+        ),
+        (
+            "listening to all",
+            vec![sent(&server.request("GET", "/api/v1/events").head())],
+        ),
+        (
+            "listening to one",
+            vec![sent(
+                &server
+                    .request("GET", &format!("/api/v1/rollouts/{held}/events"))
+                    .head(),
+            )],
+        ),
+        ("in a command", vec![sent(&body(exec()))]),
+        (
+            "in a call of OpenEnv",
+            vec![sent(&body(server.request("POST", "/mcp").json(&rpc)))],
+        ),
+        ("on a socket", vec![socket(b"")]),
+        ("in a frame", vec![socket(b"\x81\xfe\x10")]),
+        ("in a message", vec![socket(&frame(0x01, b"{\"type\": "))]),
+        ("in a call on a socket", vec![waiting.into_stream()]),
+    ];
+    // All at work at once: the calls are rollouts by now, or wait to be.
+    server.eventually("the calls", || {
+        let listed = server
+            .get("/api/v1/rollouts?state=queued,running")
+            .expect(200)
+            .json();
+        (listed["rollouts"].as_array().unwrap().len() == 3).then_some(())
+    });
+    let count: usize = states.iter().map(|(_, streams)| streams.len()).sum();
+    assert!(open_files(&server) >= before + count - 2);
+    drop(states);
+    server.eventually("the end of all connections", || {
+        (open_files(&server) <= before + 8).then_some(())
+    });
+    server.eventually("the end of all sessions", || (active(&server) == 0).then_some(()));
+    server.eventually("the end of their rollouts", || {
+        let listed = server
+            .get("/api/v1/rollouts?state=queued,running")
+            .expect(200)
+            .json();
+        (listed["rollouts"].as_array().unwrap().len() == 1).then_some(())
+    });
+    server.get(&file).expect_error(404, "unknown_file");
+    // Whoever holds a rollout has not let go of it by losing a connection.
+    let finish = format!("/api/v1/rollouts/{held}/finish");
+    server.post(&finish, &json!({"reward": 1})).expect(202);
+    assert_eq!(server.ended(&held)["ended"], "completed");
+    assert_eq!(server.left_in("homes").len(), 0);
 }

@@ -597,6 +597,12 @@ fn a_server_that_stops_answers_and_takes_nothing_new() {
     let refused = server.post(ROLLOUTS, &failing());
     assert!(refused.header("retry-after").is_some());
     refused.expect_error(503, "draining");
+    let ready = server.get("/ready").expect(503);
+    assert_eq!(ready.json(), json!({"status": "draining"}));
+    assert_eq!(
+        server.get("/health").expect(200).json(),
+        json!({"status": "healthy"})
+    );
     assert_eq!(server.rollout(&running)["state"], "running");
     server.cancel(&running).expect(202);
     let ended = server.running.take().unwrap().wait().expect(0);
@@ -606,6 +612,11 @@ fn a_server_that_stops_answers_and_takes_nothing_new() {
 #[test]
 fn what_there_is_to_choose_from_is_listed() {
     let server = Server::plain();
+    let version = server.get("/api/v1/version").expect(200).json();
+    assert_eq!(
+        version,
+        json!({"name": "dressage", "version": env!("CARGO_PKG_VERSION"), "api": "v1", "schemas": {"trajectory": 1, "training": 1}})
+    );
     let read = |name: &str| server.get(&format!("/api/v1/{name}")).expect(200).json()[name].clone();
     let named = |list: &Value, name: &str| {
         let found = list

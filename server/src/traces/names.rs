@@ -1,0 +1,49 @@
+//! The names of attributes. Those that are not ours are of the OpenTelemetry semantic conventions for generative AI
+//! (version 0.1.0 of their own repository, and 1.41.0 before that).
+
+pub const OPERATION: &str = "gen_ai.operation.name";
+pub const PROVIDER: &str = "gen_ai.provider.name";
+pub const REQUEST_MODEL: &str = "gen_ai.request.model";
+pub const TEMPERATURE: &str = "gen_ai.request.temperature";
+pub const TOP_P: &str = "gen_ai.request.top_p";
+pub const TOP_K: &str = "gen_ai.request.top_k";
+pub const PRESENCE_PENALTY: &str = "gen_ai.request.presence_penalty";
+pub const FREQUENCY_PENALTY: &str = "gen_ai.request.frequency_penalty";
+pub const SEED: &str = "gen_ai.request.seed";
+pub const RESPONSE_MODEL: &str = "gen_ai.response.model";
+pub const FINISH_REASONS: &str = "gen_ai.response.finish_reasons";
+pub const INPUT_TOKENS: &str = "gen_ai.usage.input_tokens";
+pub const OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
+pub const CONVERSATION: &str = "gen_ai.conversation.id";
+pub const AGENT_NAME: &str = "gen_ai.agent.name";
+pub const AGENT_VERSION: &str = "gen_ai.agent.version";
+pub const ERROR_TYPE: &str = "error.type";
+pub const SERVER_ADDRESS: &str = "server.address";
+pub const SERVER_PORT: &str = "server.port";
+pub const STATUS_CODE: &str = "http.response.status_code";
+pub const EXIT_CODE: &str = "process.exit.code";
+
+pub const ROLLOUT: &str = "dressage.rollout.id";
+pub const GROUP: &str = "dressage.rollout.group";
+pub const SAMPLE: &str = "dressage.rollout.sample";
+pub const ENDED: &str = "dressage.rollout.ended";
+pub const QUEUE_WAIT: &str = "dressage.queue.wait_ms";
+pub const TASK: &str = "dressage.task.id";
+pub const BACKEND: &str = "dressage.sandbox.backend";
+pub const ENDPOINT: &str = "dressage.endpoint";
+pub const MODE: &str = "dressage.mode";
+pub const REWARD: &str = "dressage.reward";
+pub const FAULT_OWNER: &str = "dressage.fault.owner";
+pub const CALLS: &str = "dressage.calls";
+pub const TRAINABLE_CALLS: &str = "dressage.calls.trainable";
+pub const PROMPT_TOKENS: &str = "dressage.tokens.prompt";
+pub const COMPLETION_TOKENS: &str = "dressage.tokens.completion";
+pub const TRAINABLE_TOKENS: &str = "dressage.tokens.trainable";
+pub const RELEASED_BY: &str = "dressage.hold.released_by";
+pub const CALL: &str = "dressage.call.id";
+pub const CALL_INDEX: &str = "dressage.call.index";
+pub const CALL_PURPOSE: &str = "dressage.call.purpose";
+pub const CALL_END: &str = "dressage.call.end";
+pub const CALL_LEVEL: &str = "dressage.call.level";
+pub const CALL_FLAGS: &str = "dressage.call.flags";
+pub const FIRST_TOKEN: &str = "dressage.call.first_token_ms";
