@@ -37,9 +37,8 @@ soak: build ## the full counts: kills, thousands of rollouts, the real llama.cpp
 	scripts/soak
 
 wheel: build ## build the Python package, which carries the program, into target/wheels
-	@scripts/prepare ensurepip=python3-venv >/dev/null
-	python3 -m venv target/python/wheel && target/python/wheel/bin/pip install --quiet 'maturin>=1.9,<2'
-	target/python/wheel/bin/maturin build --release --manifest-path python/pyproject.toml --out target/wheels
+	scripts/wheel release target/wheels
+	@ls -l target/wheels | awk 'NR > 1 { printf "%s  %.1f MB\n", $$NF, $$5 / 1e6 }'
 
 bench: build ## measure, and write docs/benchmarks.md
 	cargo build --release --locked -p dressage-testkit --bins

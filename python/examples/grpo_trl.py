@@ -1,6 +1,6 @@
 """GRPO with TRL 1.16 on rollouts of a real coding agent.
 
-    python grpo_trl.py                    a tiny random model, on a CPU, learns from rollouts of the scripted model
+    python grpo_trl.py                    a tiny random model, on a CPU, is trained on rollouts of the scripted model
     python grpo_trl.py --vllm URL MODEL   TRL's asynchronous trainer, on GPUs; its own vLLM samples the rollouts
 
 On a CPU this shows the whole way from agent to gradient; it teaches nothing, as the tokens are another model's. With
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import functools
 import logging
-import time
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -90,20 +90,22 @@ class Rollouts:
 
     `GRPOTrainer` takes one row of tokens for a rollout. Where an agent rewrites its history, a rollout has several, of
     which this gives the one with the most trained tokens; the asynchronous trainer takes all.
+
+    The scripted model always does the same. For a group with something to compare, the factories take turns.
     """
 
-    def __init__(self, factory: OpenCodeSessionFactory, pad: int) -> None:
-        self.factory = factory
+    def __init__(self, factories: list[OpenCodeSessionFactory], pad: int) -> None:
+        self.factories = factories
         self.pad = pad
 
     def __call__(self, prompts: list[Any], trainer: object) -> dict[str, list[Any]]:
         """Runs the rollouts of a batch at once."""
         del trainer
         with ThreadPoolExecutor(max_workers=len(prompts)) as pool:
-            rows = list(pool.map(self.one, prompts))
+            rows = list(pool.map(self.one, range(len(prompts)), prompts))
         return {key: [row[key] for row in rows] for key in rows[0]}
 
-    def one(self, prompt: Any) -> dict[str, Any]:
+    def one(self, index: int, prompt: Any) -> dict[str, Any]:
         """Runs one rollout. One that fails has no reward, and nothing that is trained."""
         from trl.experimental.async_grpo.async_rollout_worker import _chain_to_sequences
         from trl.experimental.async_grpo.openenv_harness import _turns_from_training_trace
@@ -114,11 +116,9 @@ class Rollouts:
             "logprobs": [0.0],
             "env_mask": [0],
             "env_reward": None,
-            "seconds": None,
         }
-        begun = time.monotonic()
         try:
-            session = self.factory.create(prompt)
+            session = self.factories[index % len(self.factories)].create(prompt)
         except RuntimeError as error:
             logging.warning("no rollout: %s", error)
             return nothing
@@ -141,18 +141,12 @@ class Rollouts:
             "logprobs": row.old_log_probs[start:],
             "env_mask": row.completion_mask[start:],
             "env_reward": reward,
-            "seconds": time.monotonic() - begun,
         }
 
 
 def environment_reward(env_reward: list[float | None], **_: Any) -> list[float | None]:
     """Gives the reward that came with each rollout; None is no verdict, and stays out of the group's mean."""
     return env_reward
-
-
-def speed(seconds: list[float | None], **_: Any) -> list[float | None]:
-    """Takes a little off for time. The scripted model always solves its task: without this there was no gradient."""
-    return [None if taken is None else -0.001 * taken for taken in seconds]
 
 
 def on_a_cpu(server: str, steps: int) -> None:
@@ -182,38 +176,43 @@ def on_a_cpu(server: str, steps: int) -> None:
             max_position_embeddings=65536,
         )
     )
-    factory = OpenCodeSessionFactory(
-        config=OpenCodeConfig(endpoint="demo", agent_timeout_s=600.0),
-        mode="transparent_proxy",
-        verifier=verifier,
-        sampling={"temperature": 1.0},
-        server=server,
-    )
-    rewards: list[Any] = [environment_reward, speed]
-    trainer = GRPOTrainer(
-        model=model,
-        args=GRPOConfig(
-            output_dir="out",
-            use_cpu=True,
-            bf16=False,
-            num_generations=2,
-            per_device_train_batch_size=2,
-            max_steps=steps,
-            logging_steps=1,
-            save_strategy="no",
-            report_to=[],
-        ),
-        train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": INSTRUCTION}]] * 2}),
-        processing_class=tokenizer,
-        reward_funcs=rewards,
-        rollout_func=Rollouts(factory, tokenizer.pad_token_id),
-    )
-    trainer.train()
+    # With its tools the agent solves the task; without them it can only talk.
+    factories = [
+        OpenCodeSessionFactory(
+            config=OpenCodeConfig(endpoint="demo", agent_timeout_s=600.0, disabled_tools=disabled),
+            mode="transparent_proxy",
+            verifier=verifier,
+            sampling={"temperature": 1.0},
+            server=server,
+        )
+        for disabled in ([], ["write", "bash"])
+    ]
+    rewards: list[Any] = [environment_reward]
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=model,
+            args=GRPOConfig(
+                output_dir=folder,
+                use_cpu=True,
+                bf16=False,
+                num_generations=2,
+                per_device_train_batch_size=2,
+                max_steps=steps,
+                logging_steps=1,
+                save_strategy="no",
+                report_to=[],
+            ),
+            train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": INSTRUCTION}]] * 2}),
+            processing_class=tokenizer,
+            reward_funcs=rewards,
+            rollout_func=Rollouts(factories, tokenizer.pad_token_id),
+        )
+        trainer.train()
     for line in trainer.state.log_history:
         if "reward" in line:
-            reward, tokens = line["rewards/environment_reward/mean"], line["completions/mean_length"]
             print(
-                f"step {line['step']}: reward {reward}, {tokens:.0f} trained tokens, gradient {line['grad_norm']:.3g}"
+                f"step {line['step']}: reward {line['reward']:g} (standard deviation {line['reward_std']:.3g}),"
+                f" {line['completions/mean_length']:.0f} tokens, gradient {line['grad_norm']:.3g}"
             )
 
 

@@ -21,11 +21,12 @@ def fake() -> FakeServer:
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Tests see no server of the environment, and those of fakes do not wait."""
+def _alone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Tests see no server of the environment and no token, and those of fakes do not wait."""
     for name in ("DRESSAGE_URL", "DRESSAGE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     if request.node.get_closest_marker("binary") is None:
+        monkeypatch.setenv("DRESSAGE_DATA_DIR", str(tmp_path))
         monkeypatch.setattr(client_module, "FIRST_PAUSE_S", 0.001)
         monkeypatch.setattr(follow, "FIRST_PAUSE_S", 0.00001)
 

@@ -364,6 +364,21 @@ def test_an_example_prints_a_reward(name: str, data_dir: Path) -> None:
     assert "1.0" in ran.stdout
 
 
+def test_the_token_of_a_server_without_isolation_is_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = data_dir / "shared"
+    with dressage.serve(data_dir=folder, arguments=["--allow-backend", "process"]) as server:
+        with dressage.Client(server.url) as stranger, pytest.raises(dressage.UnauthorizedError):
+            stranger.queue()
+        with server.client() as client:
+            assert client.queue().running == 0
+        # So does a client in another process, of the server that the environment names.
+        monkeypatch.setenv("DRESSAGE_URL", server.url)
+        monkeypatch.setenv("DRESSAGE_DATA_DIR", str(folder))
+        with dressage.Client() as client:
+            assert client.queue().running == 0
+    assert not (folder / "control-token").exists()
+
+
 def test_the_module_is_the_program() -> None:
     ran = subprocess.run([sys.executable, "-m", "dressage", "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("dressage ")

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 import dressage
-from dressage import Client, models
+from dressage import Client, api, control_token, models
 
 from .fake import URL, FakeServer, event, finished, refusal, reply, row, stream
 
@@ -282,3 +284,44 @@ def test_models_read_what_they_write() -> None:
 
 def test_the_default_server_is_local() -> None:
     assert Client().base_url == "http://127.0.0.1:8000"
+
+
+def test_the_token_of_this_users_server_goes_to_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def key_for(url: str | None = None, api_key: str | None = None) -> str | None:
+        headers: dict[str, str] = api.connection(url, api_key)["headers"]
+        return headers.get("Authorization")
+
+    digits = "0123456789abcdef" * 4
+    monkeypatch.setenv("DRESSAGE_DATA_DIR", str(tmp_path))
+    file = tmp_path / "control-token"
+    assert key_for() is None
+    file.write_text(f"{digits}\n")
+    file.chmod(0o600)
+    assert key_for() == key_for(api.DEFAULT_URL) == f"Bearer {digits}"
+    assert key_for(api_key="mine") == "Bearer mine"
+    assert key_for("http://127.0.0.1:9") is None
+    monkeypatch.setenv("DRESSAGE_URL", "https://gpu.example")
+    assert key_for() is None
+    monkeypatch.setenv("DRESSAGE_URL", "http://localhost:9000")
+    assert key_for() == f"Bearer {digits}"
+    monkeypatch.setenv("DRESSAGE_API_KEY", "a key")
+    assert key_for() == "Bearer a key"
+    monkeypatch.delenv("DRESSAGE_API_KEY")
+    # What others can read or write is no secret, and nobody's word.
+    file.chmod(0o640)
+    assert key_for() is None
+    file.chmod(0o600)
+    file.write_text("GET / HTTP/1.1")
+    assert key_for() is None
+
+
+def test_data_is_where_the_program_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRESSAGE_DATA_DIR", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert control_token.data_dir() == Path("/var/lib/dressage")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("HOME", "/home/a")
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    assert control_token.data_dir() == Path("/home/a/.local/share/dressage")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert control_token.data_dir() == Path("/data/dressage")

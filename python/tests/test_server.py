@@ -32,7 +32,8 @@ SERVER = """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            is_open = self.headers.get("authorization") == "Bearer " + os.environ.get("DRESSAGE_API_KEYS", "-")
+            key = os.environ.get("DRESSAGE_API_KEYS") or TOKEN
+            is_open = self.headers.get("authorization") == "Bearer " + key
             self.send_response(200 if self.path == "/health" or is_open else 401)
             self.end_headers()
             self.wfile.write(b'{"waiting": 0, "running": 0}')
@@ -42,7 +43,13 @@ SERVER = """
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    TOKEN = "0123456789abcdef" * 4
     print("PID", os.getpid(), file=sys.stderr)
+    if folder := os.environ.get("ASKS_IN"):
+        path = folder + "/control-token"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(TOKEN + "\\n")
+        print("note: rollouts of `process` could reach this server: it asks for the token in", path, file=sys.stderr)
     if mode != "silent":
         print("\\x1b[1mdressage serves\\x1b[0m on http://127.0.0.1:%d" % server.server_address[1], file=sys.stderr)
     print("x" * 300_000, file=sys.stderr, flush=True)
@@ -87,6 +94,16 @@ def test_a_server_is_there_for_a_block_and_gone_behind_it() -> None:
     assert not server.is_running
     assert is_gone(pid, within_s=0.2)
     assert server.output.endswith("stopped")
+
+
+@pytest.mark.usefixtures("player")
+def test_the_token_of_a_server_is_read_from_where_it_says(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    with serve(env={"ASKS_IN": str(folder)}) as server, server.client() as client:
+        assert client.queue().running == 0
+        assert server.api_key == "0123456789abcdef" * 4
+        assert server.api_key not in repr(server) + server.output
 
 
 @pytest.mark.usefixtures("player")

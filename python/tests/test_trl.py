@@ -1,7 +1,11 @@
-"""TRL 1.16's own functions take what sessions give, unchanged."""
+"""TRL 1.16's own functions take what sessions give, unchanged.
+
+`scripts/python-tests` runs this with TRL's harness alone, `scripts/trl-tests` with all of TRL.
+"""
 
 from __future__ import annotations
 
+import pickle
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -18,12 +22,10 @@ from dressage.openenv import OpenCodeConfig, OpenCodeSessionFactory
 from .fake import FakeServer, failed_turn, fault, finished, reply, row, turn
 from .openenv.test_harness import verifier
 
-pytest.importorskip("trl")
-pytest.importorskip("openenv.core.harness.training")
+pytest.importorskip("trl", reason="trl is not installed: scripts/python-tests and scripts/trl-tests do so")
+pytest.importorskip("openenv.core.harness.training", reason="no openenv 0.10: scripts/python-tests installs it")
 
-from accelerate import PartialState
-from trl.experimental.async_grpo import openenv_harness
-from trl.experimental.async_grpo.async_rollout_worker import _chain_to_sequences
+from .trl_harness import async_rollout_worker, openenv_harness
 
 R = "/api/v1/rollouts"
 HELD = row(held_until_unix_ms=9)
@@ -32,7 +34,6 @@ HELD = row(held_until_unix_ms=9)
 @pytest.fixture
 def make_loop() -> Iterator[Callable[..., Any]]:
     """Makes TRL's rollout loop for sessions, without its process and its model."""
-    PartialState()
     loops = []
 
     def make(factory_builder: Callable[..., Any]) -> Any:
@@ -133,7 +134,7 @@ def test_turns_and_sequences_are_trls_own(fake: FakeServer) -> None:
         ([1, 2, 3, 4, 5], [6], [1]),
         ([1, 2, 3, 4, 5, 7, 10], [11, 12], [1, 1]),
     ]
-    rows, _ = _chain_to_sequences(turns, "r1", 0)
+    rows, _ = async_rollout_worker._chain_to_sequences(turns, "r1", 0)
     assert sum(sum(made.completion_mask) for made in rows) == 5
 
 
@@ -147,7 +148,8 @@ def test_a_timeout_keeps_its_turns_and_has_no_reward(fake: FakeServer, make_loop
 def test_a_failed_rollout_is_unscorable_and_the_worker_goes_on(fake: FakeServer, make_loop: Callable[..., Any]) -> None:
     over = finished(ended="agent_error", reward=None, fault=fault("upstream_failed", "upstream"))
     loop = make_loop(builder(played(fake, over, turns=[failed_turn(0)])))
-    assert loop._run_session("answer") == (loop._EMPTY_ROLLOUT, None)
+    (*nothing, reward), metrics = loop._run_session("answer")
+    assert (nothing, reward, metrics) == ([[], [], [], 0, 0], None, None)
 
 
 def test_an_endpoint_without_tokens_stops_the_worker(fake: FakeServer, make_loop: Callable[..., Any]) -> None:
@@ -165,15 +167,14 @@ def test_the_real_agent_goes_all_the_way(server: Server, make_loop: Callable[...
     if not any(known.installed for known in client.agents()):
         pytest.skip("opencode is not installed")
     task = next(preset.task for preset in client.presets() if preset.name == "binary_search")
-    loop = make_loop(
-        partial(
-            OpenCodeSessionFactory,
-            config=OpenCodeConfig(endpoint="demo", agent_timeout_s=600.0),
-            mode="transparent_proxy",
-            tasks={task["instruction"]: {"instruction": task["instruction"], "verify": task["verify"]}},
-            server=server.url,
-        )
+    made = partial(
+        OpenCodeSessionFactory,
+        config=OpenCodeConfig(endpoint="demo", agent_timeout_s=600.0),
+        mode="transparent_proxy",
+        tasks={task["instruction"]: {"instruction": task["instruction"], "verify": task["verify"]}},
+        server=server.url,
     )
+    loop = make_loop(pickle.loads(pickle.dumps(made)))  # noqa: S301
     prompt = [{"role": "user", "content": task["instruction"]}]
     (messages, completion_ids, rows, calls, _, reward), metrics = loop._run_session(prompt, group_id=1)
     rollout = client.get(next(client.rollouts(limit=1)).id)
@@ -185,11 +186,43 @@ def test_the_real_agent_goes_all_the_way(server: Server, make_loop: Callable[...
     assert messages[-1]["role"] == "assistant"
 
 
+def test_the_factory_goes_to_the_process_of_the_worker() -> None:
+    made = partial(
+        OpenCodeSessionFactory,
+        config=OpenCodeConfig(endpoint="demo"),
+        mode="transparent_proxy",
+        verifier=verifier,
+        server="http://dressage.test",
+    )
+    sampling = {"temperature": 0.8, "top_k": -1}
+    there = pickle.loads(pickle.dumps(made))(sampling=sampling)  # noqa: S301
+    # TRL before 1.16 takes the factory itself.
+    again = pickle.loads(pickle.dumps(there))  # noqa: S301
+    for factory in (there, again):
+        assert (factory.sampling, factory._verifier, factory._mode) == (sampling, verifier, "transparent_proxy")
+
+
 def test_entries_are_what_trl_read_before(fake: FakeServer) -> None:
-    session = builder(played(fake, HELD, turns=TURNS))().create("answer")
+    """Before 1.16 TRL read messages, tools, ids and log-probabilities of each entry."""
+    session = builder(played(fake, HELD, turns=[*TURNS, failed_turn(9)]))().create("answer")
+    session.wait_for_completion()
     entries = session.fetch_proxy_trace()
-    assert openenv_harness._messages_from_trace(entries[:1]) == [
+    # It dropped what has no messages or no response.
+    kept = [entry for entry in entries if entry["request"].get("messages") and entry["response"]]
+    assert [entry["turn"] for entry in kept] == [1, 2, 3, 4]
+    assert openenv_harness._messages_from_trace(kept[:1]) == [
         {"role": "user", "content": "task"},
         {"role": "assistant", "content": "ok"},
     ]
-    assert all(len(entry["completion_token_ids"]) == len(entry["per_token_logps"]) for entry in entries)
+    assert openenv_harness._tool_call_counts_by_name(kept) == {}
+    agents = [entry for entry in kept if entry["role"] == "agent"]
+    turns = [
+        async_rollout_worker.TurnRecord(
+            entry["prompt_token_ids"], entry["completion_token_ids"], entry["per_token_logps"]
+        )
+        for entry in agents
+    ]
+    assert all(len(turn.output_ids) == len(turn.output_log_probs) for turn in turns)
+    rows, _ = async_rollout_worker._chain_to_sequences(turns, "r1", 0)
+    assert [sum(made.completion_mask) for made in rows] == [3, 2]
+    assert session.verify([]).env_reward == 1.0

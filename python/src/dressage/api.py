@@ -15,13 +15,15 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from . import errors, models
+from . import control_token, errors, models
 from .spec import RolloutSpec
 
 T = TypeVar("T")
 M = TypeVar("M", bound=models.Model)
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 PREFIX = "/api/v1"
 
@@ -236,13 +238,16 @@ def connection(base_url: str | None, api_key: str | None) -> dict[str, Any]:
     """Arguments of `httpx.Client`: where the server is, and who asks."""
     usual = (os.environ.get("DRESSAGE_URL") or DEFAULT_URL).rstrip("/")
     url = (base_url or usual).rstrip("/")
-    # The key of the environment goes with the server of the environment, and to no other.
-    key = api_key or (os.environ.get("DRESSAGE_API_KEY") if url == usual else None)
+    is_here = urlsplit(url).hostname in LOOPBACK
+    key = api_key
+    if key is None and url == usual:
+        # What is found goes with the server of the environment, and to no other.
+        key = os.environ.get("DRESSAGE_API_KEY") or (control_token.of_this_machine() if is_here else None)
     return {
         "base_url": url,
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
         # Proxies of the environment are for the world outside, not for a server on this machine.
-        "trust_env": urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"),
+        "trust_env": not is_here,
         # As many as callers have threads or tasks: waiting for a free one would look like a slow server.
         "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100),
     }

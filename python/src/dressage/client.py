@@ -39,7 +39,8 @@ class Client:
     """Talks to `dressage serve`. Can be used from several threads at once.
 
     `base_url` is that of the server (else DRESSAGE_URL, else http://127.0.0.1:8000), `api_key` one of its keys (else
-    DRESSAGE_API_KEY), `timeout_s` how long an answer may take. Methods raise `DressageError` and what is below it.
+    DRESSAGE_API_KEY, else the control token of this user's server), `timeout_s` how long an answer may take. Methods
+    raise `DressageError` and what is below it.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from . import program
+from . import control_token, program
 from .client import Client
 from .errors import ServeError
 
@@ -43,6 +43,9 @@ exit $code
 
 _ADDRESS = re.compile(r"http://[^\s\x1b\"]+")
 
+# Said before the address.
+_TOKEN = re.compile(r"it asks for the token in (/[^\x1b\"]+)")
+
 
 class Server:
     """A `dressage serve` of this process, on a free port of the loopback address."""
@@ -65,6 +68,11 @@ class Server:
         if self._url is None:
             raise ServeError("the server is not ready")
         return self._url
+
+    @property
+    def api_key(self) -> str | None:
+        """What it asks callers for, if anything: the key that it was started with, else its control token."""
+        return self._api_key
 
     @property
     def pid(self) -> int:
@@ -116,6 +124,8 @@ class Server:
             for raw in stream:
                 line = raw.decode("utf-8", "replace").rstrip()
                 self._said.append(line)
+                if self._api_key is None and (said := _TOKEN.search(line)):
+                    self._api_key = control_token.read(Path(said.group(1).rstrip()))
                 if self._url is None and (found := _ADDRESS.search(line)):
                     self._url = found.group().rstrip("/.,")
                     self._heard.set()

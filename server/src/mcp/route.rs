@@ -21,7 +21,13 @@ pub async fn route(State(app): State<App>, request: Request) -> Response {
         };
     }
     if is_mcp(request.headers()) {
-        return app.mcp.handle(request).await.map(Body::new);
+        let ends_session = request.method() == Method::DELETE;
+        let mut response = app.mcp.handle(request).await.map(Body::new);
+        if ends_session && response.status() == StatusCode::ACCEPTED {
+            // Clients take 200 and 204 for the end of a session, and warn of all else.
+            *response.status_mut() = StatusCode::NO_CONTENT;
+        }
+        return response;
     }
     if request.method() != Method::POST {
         let mut response = openenv::detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");

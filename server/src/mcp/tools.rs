@@ -4,7 +4,7 @@ use dressage_store::ListFilter;
 use dressage_wire::event::{Event, RolloutEvent};
 use dressage_wire::ids::RolloutId;
 use rmcp::ErrorData;
-use rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,8 +129,9 @@ pub async fn call(
     Ok(match done {
         Ok(value) => CallToolResult::structured(value),
         Err(error) => {
-            let error = crate::http::ErrorBody::from(error);
-            CallToolResult::structured_error(serde_json::to_value(error).unwrap_or_default())
+            // In text alone: clients hold structured content against the tool's output schema, which is that of success.
+            let error = serde_json::to_string(&crate::http::ErrorBody::from(error)).unwrap_or_default();
+            CallToolResult::error(vec![ContentBlock::text(error)])
         }
     })
 }

@@ -47,7 +47,7 @@ pub async fn schema() -> Response {
 }
 
 /// The environments that there are.
-#[utoipa::path(get, path = "/list_environments", tag = "openenv", operation_id = "list_environments", responses((status = 200, description = "Their names.", body = Object)))]
+#[utoipa::path(get, path = "/list_environments", tag = "openenv", operation_id = "list_environments", responses((status = 200, description = "Their names.", body = Vec<String>, example = json!(["opencode_env"]))))]
 pub async fn environments() -> Json<Value> {
     Json(json!([NAME]))
 }

@@ -11,6 +11,18 @@ use std::time::Duration;
 /// How often a stream on which nothing happens says so.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// One event of a stream, whose fields are lines of text; a stream is one after another.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes what `sse` makes")]
+pub struct ServerSentEvent {
+    /// Where it stands in its stream; sent back as `Last-Event-ID`.
+    id: String,
+    /// Its type.
+    event: String,
+    /// What happened, as JSON on one line.
+    data: String,
+}
+
 /// The events of a rollout from its start, or from where a listener was, to its end.
 #[utoipa::path(
     get, path = "/api/v1/rollouts/{id}/events", tag = "events", operation_id = "follow_rollout",
@@ -20,7 +32,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
     ),
     responses(
         (status = 200, description = "Server-sent events: `id` is the event's sequence number, `event` its type, `data` the event. \
-            The stream ends after `finished`.", content_type = "text/event-stream", body = String),
+            The stream ends after `finished`.", content_type = "text/event-stream", body = ServerSentEvent),
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
         (status = 422, description = "Last-Event-ID is none.", body = crate::http::ErrorBody),
     )
@@ -52,7 +64,7 @@ pub async fn of_rollout(
     responses(
         (status = 200, description = "Server-sent events: first `position`, which tells where the stream begins; then, as in a rollout's \
             stream, what happens; `missed` where the events after Last-Event-ID are gone, and what is shown must be read anew.",
-            content_type = "text/event-stream", body = String),
+            content_type = "text/event-stream", body = ServerSentEvent),
         (status = 422, description = "Last-Event-ID is none.", body = crate::http::ErrorBody),
     )
 )]

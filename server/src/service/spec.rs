@@ -87,6 +87,7 @@ pub struct RolloutSpec {
     pub hold_timeout_s: Option<f64>,
     /// What becomes of the rollout where the server dies over it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(inline)]
     pub on_interrupt: Option<OnInterrupt>,
 }
 

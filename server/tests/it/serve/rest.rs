@@ -722,3 +722,37 @@ fn every_route_is_in_the_document_and_all_of_the_document_is_routed() {
         );
     }
 }
+
+#[test]
+fn answers_are_of_the_types_that_the_document_names() {
+    let server = Server::plain();
+    let document = server.get("/openapi.json").expect(200).json();
+    let mut compared = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let schema = &methods["get"]["responses"]["200"]["content"]["application/json"]["schema"];
+        if schema.is_null() || path.contains('{') {
+            continue;
+        }
+        let named = match schema["$ref"].as_str() {
+            Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),
+            None => schema,
+        };
+        let answer = server.get(path).expect(200).json();
+        let found = match &answer {
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+            _ => "something else",
+        };
+        assert_eq!(named["type"], found, "{path}: {answer}");
+        compared += 1;
+    }
+    assert!(compared > 8, "{compared}");
+    for path in ["/api/v1/events", "/api/v1/rollouts/{id}/events"] {
+        // Each event is held against it, and an event is fields.
+        let content = &document["paths"][path]["get"]["responses"]["200"]["content"];
+        assert_eq!(
+            content["text/event-stream"]["schema"]["$ref"], "#/components/schemas/ServerSentEvent",
+            "{path}"
+        );
+    }
+}
