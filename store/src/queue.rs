@@ -241,6 +241,18 @@ impl Store {
         Ok(adopted)
     }
 
+    /// Has a rollout of the queue, over which its owner died, wait again: what was recorded of it goes, and it is no longer
+    /// told of as interrupted. One that nobody died over, or that is not in the queue, stays as it is.
+    ///
+    /// # Errors
+    /// A database that cannot be written.
+    pub async fn wait_again(&self, id: RolloutId) -> Result<(), StoreError> {
+        const OPERATION: &str = "having an interrupted rollout wait again";
+        let mut writing = self.begin(OPERATION).await?;
+        self.make_room(OPERATION, &mut writing.transaction, id).await?;
+        writing.commit().await
+    }
+
     /// Keeps which rollouts a request led to, unless something is kept for it: then gives what that says.
     async fn remember(
         &self,

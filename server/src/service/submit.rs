@@ -179,6 +179,10 @@ impl Service {
         let Some(mut rollout) = prepared.pop() else {
             return Ok(());
         };
+        if interrupted {
+            // Whoever looks is not to take it for over.
+            self.store().wait_again(queued.id).await?;
+        }
         rollout.request.id = queued.id;
         rollout.request.group = queued.group;
         rollout.request.sample = queued.sample;
