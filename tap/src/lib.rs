@@ -29,6 +29,10 @@ mod failure;
 mod replicas;
 
 /// What holds for the calls of all rollouts to an endpoint: pauses, limits, the version of its weights.
+#[cfg_attr(
+    not(feature = "shared"),
+    allow(dead_code, reason = "nobody pauses the one endpoint of the small program")
+)]
 pub mod control;
 
 /// A model server that can be sent to.

@@ -1,3 +1,4 @@
+#[cfg(feature = "shared")]
 use crate::control::Pass;
 use crate::session::{Room, Session};
 use bytes::Bytes;
@@ -26,6 +27,7 @@ struct Open {
     request: Bytes,
     _room: Room,
     /// While the endpoint works on it.
+    #[cfg(feature = "shared")]
     pass: Option<Pass>,
     meta: CallMeta,
     dispatched: bool,
@@ -77,6 +79,7 @@ impl OpenCall {
             started: arrived,
             request,
             _room: room,
+            #[cfg(feature = "shared")]
             pass: None,
             meta,
             dispatched: false,
@@ -117,6 +120,7 @@ impl OpenCall {
     }
 
     /// The endpoint has a place for it, until it is over.
+    #[cfg(feature = "shared")]
     pub(crate) fn hold(&mut self, pass: Pass) {
         if let Some(open) = &mut self.open {
             open.pass = Some(pass);

@@ -64,7 +64,7 @@ impl Replicas {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Response<Incoming>, SendError> {
-        if self.more.is_empty() {
+        if self.more.is_empty() || cfg!(not(feature = "shared")) {
             return self.first.send(method, path, headers, body).await;
         }
         let mut failed = None;

@@ -86,12 +86,12 @@ impl Outbound {
     /// Sends the call, again and changed where the endpoint refuses a member, until there is something for the agent.
     pub(crate) async fn send(mut self, session: Arc<Session>, mut call: OpenCall) -> Sent {
         let upstream = &session.config.upstream;
-        let pass = tokio::select! {
+        #[cfg(feature = "shared")]
+        call.hold(tokio::select! {
             biased;
             () = session.cancelled.cancelled() => return Sent::StageOver,
             pass = upstream.control().enter() => pass,
-        };
-        call.hold(pass);
+        });
         let deadline = upstream
             .endpoint()
             .timeouts
