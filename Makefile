@@ -48,7 +48,7 @@ bench: build ## measure, and write docs/benchmarks.md
 
 static: prepare
 	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --quiet --profile tap --target $(TRIPLE) \
-		--target-dir target/static -p dressage-tap --bin dressage-tap
+		--target-dir target/static -p dressage-tap --no-default-features --bin dressage-tap
 
 prepare:
 	@scripts/prepare

@@ -168,14 +168,17 @@ pub enum EndpointError {
 pub fn with_version(url: &str) -> String {
     let url = url.trim().trim_end_matches('/');
     let last = url.rsplit('/').next().unwrap_or_default();
-    let versioned = last
-        .strip_prefix('v')
-        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
-    if versioned {
+    if is_version(last) {
         url.to_owned()
     } else {
         format!("{url}/v1")
     }
+}
+
+/// Whether a part of a path is a version, such as `v1`.
+fn is_version(part: &str) -> bool {
+    part.strip_prefix('v')
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
 }
 
 /// Scheme, host and path of a base URL, checked.
@@ -232,6 +235,15 @@ impl BaseUrl {
     /// The URL of an operation such as `/chat/completions`.
     pub(crate) fn join(&self, path: &str) -> Result<Uri, http::uri::InvalidUri> {
         format!("{}{path}", self.text).parse()
+    }
+
+    /// The URL of an operation beside the API's version: behind the base URL without `/v1`.
+    pub(crate) fn join_beside_version(&self, path: &str) -> Result<Uri, http::uri::InvalidUri> {
+        let base = match self.text.rsplit_once('/') {
+            Some((base, last)) if is_version(last) => base,
+            _ => &self.text,
+        };
+        format!("{base}{path}").parse()
     }
 
     pub(crate) fn as_str(&self) -> &str {

@@ -1,5 +1,5 @@
 use crate::answer::{self, ReplyHead};
-use crate::connection::{Front, serve};
+use crate::connection::{Front, dialect_of, serve};
 use crate::reply::ReplyBody;
 use crate::session::{Access, Session, lock};
 use bytes::Bytes;
@@ -141,7 +141,7 @@ impl Front for Directory {
                 Access::Anyone => true,
                 Access::Token => given.is_some_and(|given| session.is_token(given.trim_ascii())),
             });
-        found.ok_or_else(|| Box::new(answer::unauthorised()))
+        found.ok_or_else(|| Box::new(answer::unauthorised(dialect_of(request))))
     }
 }
 

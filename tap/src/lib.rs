@@ -58,8 +58,14 @@ mod reply;
 /// An endpoint's stream on its way to the agent.
 mod stream;
 
+/// What agents ask beside calls of a model.
+mod side;
+
 /// The list of models.
 mod models;
+
+/// How many tokens a request is.
+mod count;
 
 /// One HTTP/1.1 connection.
 mod connection;

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use dressage_wire::call::Change;
 use dressage_wire::capture::Captured;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
@@ -119,6 +119,28 @@ impl Upstream {
         body: Bytes,
     ) -> Result<Response<Incoming>, SendError> {
         let uri = self.url.join(path).map_err(SendError::Path)?;
+        self.send_to(method, uri, agent, body).await
+    }
+
+    /// The same for a route that is not under the API's version, as vLLM's own are not.
+    pub(crate) async fn send_beside_version(
+        &self,
+        method: Method,
+        path: &str,
+        agent: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, SendError> {
+        let uri = self.url.join_beside_version(path).map_err(SendError::Path)?;
+        self.send_to(method, uri, agent, body).await
+    }
+
+    async fn send_to(
+        &self,
+        method: Method,
+        uri: Uri,
+        agent: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, SendError> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = uri;

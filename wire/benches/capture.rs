@@ -10,7 +10,7 @@
 
 use bytes::{Bytes, BytesMut};
 use dressage_wire::capture::{Ask, RequestFacts, RequestRules, StreamEnd};
-use dressage_wire::dialect::{Dialect, chat::ChatCompletions};
+use dressage_wire::dialect::{Dialect, Target, chat::ChatCompletions};
 use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -41,7 +41,11 @@ fn main() {
     });
     let request = request();
     report("request", request.len(), turns, &|| {
-        black_box(ChatCompletions.prepare(&request, &rules()).unwrap());
+        black_box(
+            ChatCompletions
+                .prepare(&Target::default(), &request, &rules())
+                .unwrap(),
+        );
     });
 }
 
@@ -69,7 +73,7 @@ fn rules() -> RequestRules {
 
 fn prepare(body: &[u8]) -> RequestFacts {
     ChatCompletions
-        .prepare(&Bytes::copy_from_slice(body), &rules())
+        .prepare(&Target::default(), &Bytes::copy_from_slice(body), &rules())
         .unwrap()
         .facts
 }

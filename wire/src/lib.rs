@@ -30,6 +30,10 @@ pub mod capture;
 /// The dialects agents speak to their models: editing requests, reading and stripping replies.
 pub mod dialect;
 
+/// Between other dialects and chat completions.
+#[cfg(feature = "translated")]
+mod translate;
+
 /// One exchange with a model, and what was captured of it.
 pub mod call;
 

@@ -68,6 +68,7 @@ fn call(index: u32, messages: &[Value]) -> Sketch {
                 level: CaptureLevel::Tokens,
                 flags: Vec::new(),
                 changes: Vec::new(),
+                untranslated: Vec::new(),
                 policy_version_at_dispatch: None,
                 policy_version_at_completion: None,
                 request_bytes: request.len() as u64,
