@@ -81,7 +81,15 @@ impl ReplyHead {
         self.of_type("application/json")
     }
 
-    /// The same over a stream.
+    /// The same over the endpoint's stream, which the agent may get in another form.
+    pub(crate) fn written_as(self, form: StreamForm) -> Self {
+        match form {
+            StreamForm::Events => self,
+            StreamForm::Array => self.stream(form),
+        }
+    }
+
+    /// The same over a stream that we wrote.
     pub(crate) fn stream(self, form: StreamForm) -> Self {
         match form {
             StreamForm::Events => self.of_type("text/event-stream; charset=utf-8"),

@@ -247,7 +247,7 @@ impl Outbound {
             .stream(&self.prepared.facts, session.config.limits.event_bytes);
         Sent::Stream(Box::new(LiveStream {
             call,
-            head: ReplyHead::of(&response).stream(self.prepared.facts.form),
+            head: ReplyHead::of(&response).written_as(self.prepared.facts.form),
             body: response.into_body(),
             capture,
             upstream: Arc::clone(&session.config.upstream),

@@ -19,6 +19,9 @@ mod missing;
 /// Bodies, byte for byte, and what is said once in them.
 mod bodies;
 
+/// Bodies and turns of every dialect.
+mod dialects;
+
 /// The properties of any set of calls, and of restoring it.
 mod restoring;
 

@@ -63,9 +63,10 @@ impl Conversation {
         self.messages.push(Message::new(Role::Tool(id), said));
     }
 
-    /// The assistant's turn begins, though it may say nothing.
+    /// The assistant's turn begins or goes on, though it may say nothing: messages of the assistant that follow each other
+    /// are one turn in other dialects.
     pub(crate) fn assistant(&mut self) {
-        self.messages.push(Message::new(Role::Assistant, Vec::new()));
+        self.turn(|_| true);
     }
 
     /// The assistant thinks.
@@ -102,7 +103,7 @@ impl Conversation {
             .last()
             .is_some_and(|last| last.role == Role::Assistant && fits(last));
         if !goes_on {
-            self.assistant();
+            self.messages.push(Message::new(Role::Assistant, Vec::new()));
         }
         self.messages.last_mut()
     }

@@ -291,6 +291,24 @@ fn bad_requests_say_where_they_are_bad() {
 }
 
 #[test]
+fn messages_of_the_assistant_that_follow_each_other_are_one_turn_as_far_as_their_order_can_be_told() {
+    let body = json!({"model": "m", "max_tokens": 5, "messages": [
+        {"role": "assistant", "content": "a"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": {}}]},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"}]});
+    let (chat, _) = translated("messages", false, &body);
+    let call = json!({"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    assert_eq!(
+        chat["messages"],
+        json!([
+        {"role": "assistant", "content": "a", "tool_calls": [call]},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"}])
+    );
+}
+
+#[test]
 fn duplicated_ids_of_calls_are_passed_on_as_they_are() {
     let body = json!({"model": "m", "max_tokens": 5, "messages": [
         {"role": "assistant", "content": [
