@@ -14,25 +14,38 @@ use dressage_tap::{AllowedHosts, CallSink, Endpoint, Gateway, Health, Session, S
 use dressage_wire::call::Call;
 use dressage_wire::ids::{CallId, RolloutId};
 use secrecy::ExposeSecret;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
 /// Prints what matters of each call.
-struct Printed;
+#[derive(Default)]
+struct Printed {
+    /// Ids of the call that ended last: prompt and completion.
+    last: Mutex<Vec<u32>>,
+}
 
 impl CallSink for Printed {
     fn started(&self, _call: CallId) {}
 
     fn finished(&self, call: Call) {
         let completion = call.completions.first();
+        let prompt = call.prompt_token_ids.unwrap_or_default();
+        let sampled = completion
+            .map(|choice| choice.token_ids.clone())
+            .unwrap_or_default();
+        let mut last = self.last.lock().unwrap();
+        let goes_on = !last.is_empty() && prompt.starts_with(&last);
+        *last = [prompt.as_slice(), sampled.as_slice()].concat();
         let line = serde_json::json!({
             "meta": call.meta,
             "request": String::from_utf8_lossy(&call.request),
             "response": String::from_utf8_lossy(&call.response),
-            "prompt_ids": call.prompt_token_ids.map(|ids| ids.len()),
-            "sampled_ids": completion.map(|choice| choice.token_ids.len()),
+            "prompt_ids": prompt.len(),
+            "sampled_ids": sampled.len(),
+            // Whether the prompt begins with all of the call before.
+            "goes_on": goes_on,
         });
         println!("{line}");
     }
@@ -57,7 +70,7 @@ fn main() {
         let upstream = Upstream::new(Endpoint::at("scripted", upstream.expect("--upstream"))).unwrap();
         let mut config = SessionConfig::new(RolloutId::new(), upstream);
         config.keep_alive = keep_alive_ms.map(Duration::from_millis).or(config.keep_alive);
-        let session = Session::new(config, Arc::new(Printed)).unwrap();
+        let session = Session::new(config, Arc::new(Printed::default())).unwrap();
         let hosts = AllowedHosts::Named(Vec::new());
         let gateway = Gateway::bind("127.0.0.1:0".parse().unwrap(), hosts, || Health::Ok)
             .await

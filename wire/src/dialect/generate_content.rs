@@ -1,8 +1,8 @@
-//! Google generateContent, as Gemini CLI and Google's SDKs speak it (API version v1beta).
+//! Google generateContent, as Gemini CLI and Google's SDKs speak it (API versions v1beta and v1).
 //!
 //! Answered through chat completions. The path says which model is asked for, and whether for a stream: as events
 //! (`alt=sse`) or as the items of a JSON array. Members are found in camel and in snake case. Facts about the dialect
-//! are those of the SDK `google-genai` 1.x for Python and of Gemini CLI 0.61.
+//! are those of the SDK `google-genai` 3.6 for Python and of Gemini CLI 0.61.
 
 /// What the path says.
 mod path;

@@ -1,7 +1,7 @@
 //! Anthropic Messages, as Claude Code and Anthropic's SDKs speak it (API version 2023-06-01).
 //!
 //! Answered through chat completions: vLLM 0.32's own `/v1/messages` returns no token ids. Facts about the dialect are
-//! those of the SDK `anthropic` 0.x for Python and of Claude Code 2.1.
+//! those of the SDK `anthropic` 2.14 for Python and of Claude Code 2.1.
 
 /// From a request to one in chat completions.
 mod request;

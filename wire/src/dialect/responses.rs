@@ -2,7 +2,7 @@
 //!
 //! Answered through chat completions: vLLM 0.32's own `/v1/responses` returns no token ids, and no log-probabilities of
 //! reasoning and tool calls. Nothing is kept between calls: what would go on from a stored response is refused. Facts
-//! about the dialect are those of the SDK `openai` 2.x for Python and of Codex 0.171.
+//! about the dialect are those of the SDK `openai` 3.57 for Python and of Codex 0.171.
 
 /// From a request to one in chat completions.
 mod request;

@@ -69,13 +69,10 @@ impl Conversation {
         self.turn(|_| true);
     }
 
-    /// The assistant thinks.
+    /// The assistant thinks. What some agents send back in pieces, as it was streamed, is one thought.
     pub(crate) fn reasons(&mut self, text: &str) {
         let turn = self.turn(|turn| turn.parts.is_empty() && turn.calls.is_empty());
         if let Some(turn) = turn {
-            if !turn.reasoning.is_empty() {
-                turn.reasoning.push('\n');
-            }
             turn.reasoning.push_str(text);
         }
     }

@@ -116,6 +116,7 @@ fn the_list_of_models_is_in_the_callers_form() {
         ("/v1/models/a/b", Some("anthropic-version")),
         ("/v1beta/models/a/b", None),
         ("/v1beta/models/a%2Fb", None),
+        ("/v1/models/a%2Fb", Some("x-goog-api-key")),
     ] {
         assert_eq!(
             side("GET", path, header).unwrap().1,

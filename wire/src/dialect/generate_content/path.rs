@@ -28,11 +28,19 @@ pub(super) fn side_route(asked: &Asked<'_>) -> Option<SideRoute> {
         };
         return (operation == "countTokens").then_some(SideRoute::CountTokens(target));
     }
-    // OpenAI's list is under `/v1`.
-    let path = asked
-        .path
-        .strip_prefix("/v1beta")
-        .filter(|_| asked.method == "GET")?;
+    if asked.method != "GET" {
+        return None;
+    }
+    // Under `/v1`, which Google's later SDKs ask, is OpenAI's list too.
+    let googles = || {
+        ["x-goog-api-key", "x-goog-api-client"]
+            .iter()
+            .any(|name| (asked.header)(name).is_some())
+    };
+    let preview = ["/v1beta", "/v1alpha"]
+        .iter()
+        .find_map(|version| asked.path.strip_prefix(version));
+    let path = preview.or_else(|| asked.path.strip_prefix("/v1").filter(|_| googles()))?;
     let model = path.strip_prefix("/models")?;
     match model.strip_prefix('/') {
         None if model.is_empty() => Some(SideRoute::Models),

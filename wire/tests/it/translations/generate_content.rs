@@ -161,6 +161,12 @@ fn a_reply_has_all_that_chat_completions_told_and_comes_back_as_it_was() {
     let (chat, facts) = translated("generate_content", false, &back);
     assert!(facts.untranslated.is_empty());
     assert_eq!(chat["messages"][1], message);
+    // In pieces, as it was streamed.
+    back["contents"][1]["parts"] = json!([{"text": "th", "thought": true}, {"text": "ink", "thought": true},
+        {"text": "I "}, {"text": "call."}, document["candidates"][0]["content"]["parts"][2],
+        document["candidates"][0]["content"]["parts"][3]]);
+    let (chat, _) = translated("generate_content", false, &back);
+    assert_eq!(chat["messages"][1], message);
 }
 
 #[test]
