@@ -100,14 +100,19 @@ impl std::fmt::Debug for Translated {
 
 impl Translated {
     fn read(body: &Bytes) -> Result<Map<String, Value>, RequestError> {
-        // It was found to be JSON before; what is left is a bracket too many.
-        let too_deep = |_| {
+        // It was found to be JSON before; what is left is a number that nobody can hold, or a bracket too many.
+        let unreadable = |error: serde_json::Error| {
+            let number = error.to_string().starts_with("number out of range");
             RequestError::Json(ScanError {
-                at: 0,
-                problem: ScanProblem::Depth,
+                at: error.column(),
+                problem: if number {
+                    ScanProblem::Literal
+                } else {
+                    ScanProblem::Depth
+                },
             })
         };
-        match serde_json::from_slice::<Value>(body).map_err(too_deep)? {
+        match serde_json::from_slice::<Value>(body).map_err(unreadable)? {
             Value::Object(members) => Ok(members),
             _ => Err(RequestError::NotAnObject),
         }

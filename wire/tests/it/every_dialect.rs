@@ -702,6 +702,30 @@ fn trap_26_29_limits_and_sampling_are_set_in_every_dialect() {
 }
 
 #[test]
+fn a_reply_without_a_token_ends_well_and_says_nothing_in_every_dialect() {
+    for speaker in speakers() {
+        let (said, turn) = speaker.hears_stream(&vllm(&[finish("stop")], 0));
+        assert_eq!(
+            (turn.end, turn.level),
+            (CallEnd::Complete, CaptureLevel::Tokens),
+            "{}",
+            speaker.name
+        );
+        assert!(
+            said.ended && said.text.is_empty() && said.calls.is_empty(),
+            "{}: {said:?}",
+            speaker.name
+        );
+        assert_eq!(
+            said.finish.as_deref(),
+            Some(speaker.finishes[0]),
+            "{}",
+            speaker.name
+        );
+    }
+}
+
+#[test]
 fn trap_28_large_events_pass_in_every_dialect() {
     let large = "x".repeat(5 << 20);
     let text = vllm(&[says(&large, 7), finish("stop")], 1);
@@ -767,6 +791,18 @@ fn bad_requests_are_refused_in_every_dialect_and_deep_ones_too() {
             body.pop();
             format!("{body},\"tools\":{}1{}}}", "[".repeat(depth), "]".repeat(depth))
         };
+        if speaker.name != "chat_completions" {
+            let mut huge = speaker.body(false).to_string();
+            huge.pop();
+            let error = try_body(format!("{huge},\"x\":1e999}}").as_bytes()).unwrap_err();
+            assert!(
+                std::error::Error::source(&error)
+                    .unwrap()
+                    .to_string()
+                    .starts_with("invalid literal"),
+                "{error}"
+            );
+        }
         for depth in [126, 127, 128, 129, 100_000] {
             let error = try_body(deep(depth).as_bytes());
             if depth >= 128 {
