@@ -168,10 +168,10 @@ fn read_content(content: &Value) -> Result<String, Refusal> {
 
 /// A part's text. An image is what templates of Qwen's vision models write for one; it is not looked at.
 fn read_part(part: &Value) -> Option<&str> {
-    if part["image_url"]["url"].is_string() {
+    if part.pointer("/image_url/url").is_some_and(Value::is_string) {
         return Some("<|vision_start|><|image_pad|><|vision_end|>");
     }
-    part["text"].as_str()
+    part.get("text")?.as_str()
 }
 
 fn read_call(call: &Value) -> Result<MessageToolCall, Refusal> {
