@@ -107,6 +107,7 @@ impl ReplyHead {
         self.status
     }
 
+    #[cfg(feature = "translated")]
     pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.headers
             .insert(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -166,6 +167,12 @@ pub(crate) fn unauthorised(dialect: Option<&dyn Dialect>) -> Response<ReplyBody>
         Some(dialect) => error(dialect, StatusCode::UNAUTHORIZED, MESSAGE),
         None => plain(StatusCode::UNAUTHORIZED, MESSAGE),
     }
+}
+
+/// A document of our own.
+#[cfg(feature = "translated")]
+pub(crate) fn document(body: Bytes) -> Response<ReplyBody> {
+    ReplyHead::json(StatusCode::OK).respond(ReplyBody::Local(Some(body)))
 }
 
 /// An error of our own, in the caller's dialect.

@@ -4,7 +4,6 @@ use crate::reply::ReplyBody;
 use crate::request;
 use crate::send;
 use crate::session::Session;
-use crate::side::document;
 use bytes::Bytes;
 use dressage_wire::dialect::{Dialect, Target};
 use http::{HeaderMap, Method, Response, StatusCode};
@@ -40,7 +39,7 @@ pub(crate) async fn tokens(
         return answer::error(dialect, StatusCode::NOT_FOUND, "tokens are not counted here");
     };
     if counted.is_some() {
-        return document(count);
+        return answer::document(count);
     }
     ReplyHead::json(StatusCode::OK)
         .with(ESTIMATED.0, ESTIMATED.1)

@@ -238,6 +238,7 @@ impl BaseUrl {
     }
 
     /// The URL of an operation beside the API's version: behind the base URL without `/v1`.
+    #[cfg(feature = "translated")]
     pub(crate) fn join_beside_version(&self, path: &str) -> Result<Uri, http::uri::InvalidUri> {
         let base = match self.text.rsplit_once('/') {
             Some((base, last)) if is_version(last) => base,

@@ -64,7 +64,12 @@ mod side;
 /// The list of models.
 mod models;
 
+/// What lists of models say, in other forms than OpenAI's.
+#[cfg(feature = "translated")]
+mod cards;
+
 /// How many tokens a request is.
+#[cfg(feature = "translated")]
 mod count;
 
 /// One HTTP/1.1 connection.

@@ -1,14 +1,15 @@
-use crate::answer::{self, ReplyHead};
+use crate::answer;
+use crate::models;
 use crate::reply::ReplyBody;
 use crate::session::Session;
-use crate::{count, models};
-use bytes::Bytes;
 use dressage_wire::dialect::{Dialect, SideRoute};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use std::sync::Arc;
 
 /// Answers what an agent asks beside calls of a model. Nothing of it is recorded, and it costs nothing.
+///
+/// Where the other dialects are not built in, there is only the list of models: what reads it is most of the size of this.
 pub(crate) async fn answer(
     session: &Arc<Session>,
     dialect: &'static dyn Dialect,
@@ -19,13 +20,14 @@ pub(crate) async fn answer(
         return answer::unauthorised(Some(dialect));
     }
     match route {
-        SideRoute::CountTokens(target) => count::tokens(session, dialect, &target, request.into_body()).await,
         SideRoute::Models => models::list(session, dialect).await,
+        #[cfg(feature = "translated")]
         SideRoute::Model(name) => models::one(session, dialect, &name).await,
+        #[cfg(feature = "translated")]
+        SideRoute::CountTokens(target) => {
+            crate::count::tokens(session, dialect, &target, request.into_body()).await
+        }
+        #[cfg(not(feature = "translated"))]
+        _ => answer::error(dialect, http::StatusCode::NOT_FOUND, "nothing answers this here"),
     }
-}
-
-/// An answer of our own.
-pub(crate) fn document(body: Bytes) -> Response<ReplyBody> {
-    ReplyHead::json(StatusCode::OK).respond(ReplyBody::Local(Some(body)))
 }

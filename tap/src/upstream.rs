@@ -123,6 +123,7 @@ impl Upstream {
     }
 
     /// The same for a route that is not under the API's version, as vLLM's own are not.
+    #[cfg(feature = "translated")]
     pub(crate) async fn send_beside_version(
         &self,
         method: Method,
