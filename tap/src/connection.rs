@@ -122,6 +122,8 @@ pub(crate) fn asked_of<T>(request: &Request<Incoming>, say: impl Fn(&Asked<'_>) 
 
 /// The dialect that a request is in, as far as can be told.
 pub(crate) fn dialect_of(request: &Request<Incoming>) -> Option<&'static dyn Dialect> {
-    let route = asked_of(request, dialect::route).map(|(dialect, _)| dialect);
-    route.or_else(|| asked_of(request, dialect::side_route).map(|(dialect, _)| dialect))
+    asked_of(request, |asked| {
+        let route = dialect::route(asked).map(|(dialect, _)| dialect);
+        route.or_else(|| dialect::side_route(asked).map(|(dialect, _)| dialect))
+    })
 }

@@ -7,6 +7,7 @@
 pub mod request;
 
 /// What is needed to translate a reply back.
+#[cfg(feature = "translated")]
 pub mod way_back;
 
 /// What a reply was worth.
@@ -21,4 +22,5 @@ pub mod signs;
 pub use captured::{Captured, Shown, StreamEnd, StreamError, StreamSeen};
 pub use request::{Ask, Prepared, RequestError, RequestFacts, RequestRules, StreamForm};
 pub use signs::{AgentSigns, AuxiliarySign, classify};
+#[cfg(feature = "translated")]
 pub use way_back::{ToolForm, WayBack};

@@ -1,8 +1,10 @@
+#[cfg(feature = "translated")]
 use super::WayBack;
 use crate::call::Change;
 use crate::sampling::Sampling;
 use crate::task::CaptureMode;
 use bytes::Bytes;
+#[cfg(feature = "translated")]
 use std::sync::Arc;
 
 /// How much an endpoint is asked to tell of what it samples.
@@ -118,6 +120,7 @@ pub struct RequestFacts {
     /// [`CallMeta::untranslated`](crate::call::CallMeta::untranslated).
     pub untranslated: Vec<String>,
     /// What is needed to translate the reply.
+    #[cfg(feature = "translated")]
     pub way_back: Arc<WayBack>,
 }
 
