@@ -3,7 +3,7 @@ use crate::forward::{Route, forward};
 use crate::reply::ReplyBody;
 use crate::session::Session;
 use crate::side;
-use dressage_wire::dialect::{self, Asked, Dialect};
+use dressage_wire::dialect::{self, Asked};
 use http::header::UPGRADE;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -121,7 +121,8 @@ pub(crate) fn asked_of<T>(request: &Request<Incoming>, say: impl Fn(&Asked<'_>) 
 }
 
 /// The dialect that a request is in, as far as can be told.
-pub(crate) fn dialect_of(request: &Request<Incoming>) -> Option<&'static dyn Dialect> {
+#[cfg(feature = "translated")]
+pub(crate) fn dialect_of(request: &Request<Incoming>) -> Option<&'static dyn dialect::Dialect> {
     asked_of(request, |asked| {
         let route = dialect::route(asked).map(|(dialect, _)| dialect);
         route.or_else(|| dialect::side_route(asked).map(|(dialect, _)| dialect))

@@ -47,8 +47,8 @@ async fn ask(session: &Session) -> Result<(ReplyHead, Bytes), SendError> {
 fn failed(session: &Session, dialect: &dyn Dialect, error: &SendError) -> Response<ReplyBody> {
     let message = error.message(&session.config.upstream);
     // OpenAI's shape has room for a hint.
-    match dialect.models(&[]) {
-        None => answer::plain_with_hint(error.status(), &message, error.hint()),
-        Some(_) => answer::error(dialect, error.status(), &message),
+    if cfg!(feature = "translated") && dialect.models(&[]).is_some() {
+        return answer::error(dialect, error.status(), &message);
     }
+    answer::plain_with_hint(error.status(), &message, error.hint())
 }

@@ -148,6 +148,7 @@ pub enum RequestError {
         expected: &'static str,
     },
     /// Something inside of it is not what it has to be.
+    #[cfg(feature = "translated")]
     #[error("{place} is not {expected}")]
     Malformed {
         /// Where, such as `messages[3].content[0].type`.
@@ -156,6 +157,7 @@ pub enum RequestError {
         expected: &'static str,
     },
     /// It goes on from something that only the dialect's own service keeps.
+    #[cfg(feature = "translated")]
     #[error("{member} is about what a service keeps between calls, and nothing is kept here: {instead}")]
     Stateful {
         /// Its name.
