@@ -1,6 +1,7 @@
 use crate::reply::ReplyBody;
 use crate::session::{Access, Session};
 use bytes::Bytes;
+use dressage_wire::capture::StreamForm;
 use dressage_wire::dialect::Dialect;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, SET_COOKIE, UPGRADE,
@@ -66,16 +67,50 @@ impl ReplyHead {
         Self { status, headers }
     }
 
-    pub(crate) fn ok(streamed: bool) -> Self {
+    /// Of a reply of our own: a stream of that form, or a document.
+    pub(crate) fn ok(stream: Option<StreamForm>) -> Self {
         let head = Self::json(StatusCode::OK);
-        if streamed { head.event_stream() } else { head }
+        match stream {
+            Some(form) => head.stream(form),
+            None => head,
+        }
     }
 
-    pub(crate) fn event_stream(mut self) -> Self {
-        self.headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("text/event-stream; charset=utf-8"),
-        );
+    /// The same over a document that we wrote.
+    pub(crate) fn document(self) -> Self {
+        self.of_type("application/json")
+    }
+
+    /// The same over the endpoint's stream, which the agent may get in another form.
+    pub(crate) fn written_as(self, form: StreamForm) -> Self {
+        match form {
+            StreamForm::Events => self,
+            StreamForm::Array => self.stream(form),
+        }
+    }
+
+    /// The same over a stream that we wrote.
+    pub(crate) fn stream(self, form: StreamForm) -> Self {
+        match form {
+            StreamForm::Events => self.of_type("text/event-stream; charset=utf-8"),
+            StreamForm::Array => self.of_type("application/json"),
+        }
+    }
+
+    fn of_type(mut self, content_type: &'static str) -> Self {
+        self.headers
+            .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        self
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    #[cfg(feature = "translated")]
+    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers
+            .insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         self
     }
 
@@ -125,11 +160,19 @@ pub(crate) fn is_authorised(session: &Session, headers: &HeaderMap) -> bool {
 }
 
 /// The same answer for no token, a wrong one, and a right one at the wrong time.
-pub(crate) fn unauthorised() -> Response<ReplyBody> {
-    plain(
-        StatusCode::UNAUTHORIZED,
-        "this is no valid key here and now: a rollout's key is good for its agent, in its agent stage only",
-    )
+pub(crate) fn unauthorised(dialect: Option<&dyn Dialect>) -> Response<ReplyBody> {
+    const MESSAGE: &str =
+        "this is no valid key here and now: a rollout's key is good for its agent, in its agent stage only";
+    match dialect {
+        Some(dialect) => error(dialect, StatusCode::UNAUTHORIZED, MESSAGE),
+        None => plain(StatusCode::UNAUTHORIZED, MESSAGE),
+    }
+}
+
+/// A document of our own.
+#[cfg(feature = "translated")]
+pub(crate) fn document(body: Bytes) -> Response<ReplyBody> {
+    ReplyHead::json(StatusCode::OK).respond(ReplyBody::Local(Some(body)))
 }
 
 /// An error of our own, in the caller's dialect.

@@ -1,10 +1,11 @@
 use crate::answer;
 use crate::forward::{Route, forward};
-use crate::models;
 use crate::reply::ReplyBody;
 use crate::session::Session;
+use crate::side;
+use dressage_wire::dialect::{self, Asked};
 use http::header::UPGRADE;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -92,26 +93,38 @@ async fn answer(front: &impl Front, request: Request<Incoming>) -> Response<Repl
         Ok(session) => session,
         Err(response) => return *response,
     };
-    let path = request.uri().path();
-    if let Some((dialect, upstream_path)) = dressage_wire::dialect::route(request.method().as_str(), path) {
-        return forward(
-            &session,
-            Route {
-                dialect,
-                upstream_path,
-            },
-            request,
-        )
-        .await;
+    if let Some((dialect, target)) = asked_of(&request, dialect::route) {
+        return forward(&session, Route { dialect, target }, request).await;
+    }
+    if let Some((dialect, route)) = asked_of(&request, dialect::side_route) {
+        return side::answer(&session, dialect, route, request).await;
     }
     if !answer::is_authorised(&session, request.headers()) {
-        return answer::unauthorised();
+        return answer::unauthorised(None);
     }
-    match (request.method(), path.strip_prefix("/v1").unwrap_or(path)) {
-        (&Method::GET | &Method::HEAD, "/models") => models::list(&session).await,
-        (method, _) => answer::plain(
-            StatusCode::NOT_FOUND,
-            &format!("nothing answers {method} {path} here"),
-        ),
-    }
+    let (method, path) = (request.method(), request.uri().path());
+    answer::plain(
+        StatusCode::NOT_FOUND,
+        &format!("nothing answers {method} {path} here"),
+    )
+}
+
+/// What the dialects say of a request.
+pub(crate) fn asked_of<T>(request: &Request<Incoming>, say: impl Fn(&Asked<'_>) -> Option<T>) -> Option<T> {
+    let headers = request.headers();
+    say(&Asked {
+        method: request.method().as_str(),
+        path: request.uri().path(),
+        query: request.uri().query().unwrap_or_default(),
+        header: &|name| headers.get(name)?.to_str().ok(),
+    })
+}
+
+/// The dialect that a request is in, as far as can be told.
+#[cfg(feature = "translated")]
+pub(crate) fn dialect_of(request: &Request<Incoming>) -> Option<&'static dyn dialect::Dialect> {
+    asked_of(request, |asked| {
+        let route = dialect::route(asked).map(|(dialect, _)| dialect);
+        route.or_else(|| dialect::side_route(asked).map(|(dialect, _)| dialect))
+    })
 }

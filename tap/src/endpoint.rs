@@ -202,14 +202,17 @@ pub enum EndpointError {
 pub fn with_version(url: &str) -> String {
     let url = url.trim().trim_end_matches('/');
     let last = url.rsplit('/').next().unwrap_or_default();
-    let versioned = last
-        .strip_prefix('v')
-        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
-    if versioned {
+    if is_version(last) {
         url.to_owned()
     } else {
         format!("{url}/v1")
     }
+}
+
+/// Whether a part of a path is a version, such as `v1`.
+fn is_version(part: &str) -> bool {
+    part.strip_prefix('v')
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
 }
 
 /// Scheme, host and path of a base URL, checked.
@@ -218,6 +221,16 @@ pub(crate) struct BaseUrl {
     /// Without a slash at its end.
     text: String,
     uri: Uri,
+}
+
+/// Where a request goes at an endpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Operation<'a> {
+    /// An operation of the API, such as `/chat/completions`, behind the base URL.
+    OfApi(&'a str),
+    /// One beside the API's version, as vLLM's own are: behind the base URL without `/v1`.
+    #[cfg(feature = "translated")]
+    BesideVersion(&'a str),
 }
 
 impl BaseUrl {
@@ -264,9 +277,18 @@ impl BaseUrl {
         })
     }
 
-    /// The URL of an operation such as `/chat/completions`.
-    pub(crate) fn join(&self, path: &str) -> Result<Uri, http::uri::InvalidUri> {
-        format!("{}{path}", self.text).parse()
+    pub(crate) fn join(&self, operation: Operation<'_>) -> Result<Uri, http::uri::InvalidUri> {
+        match operation {
+            Operation::OfApi(path) => format!("{}{path}", self.text).parse(),
+            #[cfg(feature = "translated")]
+            Operation::BesideVersion(path) => {
+                let base = match self.text.rsplit_once('/') {
+                    Some((base, last)) if is_version(last) => base,
+                    _ => &self.text,
+                };
+                format!("{base}{path}").parse()
+            }
+        }
     }
 
     pub(crate) fn as_str(&self) -> &str {

@@ -12,17 +12,16 @@ use crate::session::Session;
 use bytes::Bytes;
 use dressage_wire::call::{CallEnd, Flag};
 use dressage_wire::capture::RequestFacts;
-use dressage_wire::dialect::Dialect;
+use dressage_wire::dialect::{Dialect, Target};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The dialect that answers a request, and where the endpoint answers it.
-#[derive(Clone, Copy)]
 pub(crate) struct Route {
     pub(crate) dialect: &'static dyn Dialect,
-    pub(crate) upstream_path: &'static str,
+    pub(crate) target: Target,
 }
 
 /// Carries one call from the agent's request to the reply that the agent gets.
@@ -36,7 +35,7 @@ pub(crate) async fn forward(
 
     // Authenticate.
     if !answer::is_authorised(session, &head.headers) {
-        return answer::unauthorised();
+        return answer::unauthorised(Some(route.dialect));
     }
 
     // Read.
@@ -51,35 +50,30 @@ pub(crate) async fn forward(
             return refuse(call, route.dialect, error.status(), error.to_string());
         }
     };
-    let mut call = OpenCall::start(session, route.dialect, arrived, body, room);
+    let dialect = route.dialect;
+    let mut call = OpenCall::start(session, dialect, arrived, body, room);
     call.identify(&head.headers);
 
     // Prepare.
     let outbound = match Outbound::prepare(session, route, &call, head.headers) {
         Ok(outbound) => outbound,
         Err(error) => {
-            return refuse(
-                call,
-                route.dialect,
-                StatusCode::BAD_REQUEST,
-                answer::chain(&error),
-            );
+            return refuse(call, dialect, StatusCode::BAD_REQUEST, answer::chain(&error));
         }
     };
     call.describe(&outbound.agent_headers, &outbound.prepared.facts);
 
     // Budget.
     if let Err(spent) = session.admit() {
-        return answer_from_budget(call, route.dialect, &outbound.prepared.facts, spent.message());
+        return answer_from_budget(call, dialect, &outbound.prepared.facts, spent.message());
     }
 
     // Send, relay, record.
-    let keep_alive = session
-        .config
-        .keep_alive
-        .filter(|_| outbound.prepared.facts.streamed);
+    let facts = &outbound.prepared.facts;
+    let keep_alive = session.config.keep_alive.filter(|_| facts.streamed);
+    let form = facts.form;
     let sending = Box::pin(outbound.send(Arc::clone(session), call));
-    ReplyBody::relay(session, route.dialect, sending, keep_alive).await
+    ReplyBody::relay(session, (dialect, form), sending, keep_alive).await
 }
 
 /// Ends a call that is not sent to anyone.
@@ -108,6 +102,6 @@ fn answer_from_budget(
     captured.response = dialect.assistant_reply(text, &whole, created);
     captured.flags = vec![Flag::Budget];
     let body = dialect.assistant_reply(text, facts, created);
-    let head = ReplyHead::ok(facts.streamed);
+    let head = ReplyHead::ok(facts.streamed.then_some(facts.form));
     Whole { call, captured, body }.into_response(head)
 }

@@ -1,4 +1,6 @@
 use crate::answer::{self, ReplyHead};
+#[cfg(feature = "translated")]
+use crate::connection::dialect_of;
 use crate::connection::{Front, serve};
 use crate::reply::ReplyBody;
 use crate::session::{Access, Session, lock};
@@ -141,7 +143,13 @@ impl Front for Directory {
                 Access::Anyone => true,
                 Access::Token => given.is_some_and(|given| session.is_token(given.trim_ascii())),
             });
-        found.ok_or_else(|| Box::new(answer::unauthorised()))
+        found.ok_or_else(|| {
+            #[cfg(feature = "translated")]
+            let dialect = dialect_of(request);
+            #[cfg(not(feature = "translated"))]
+            let dialect = None;
+            Box::new(answer::unauthorised(dialect))
+        })
     }
 }
 

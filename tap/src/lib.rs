@@ -71,8 +71,19 @@ mod reply;
 /// An endpoint's stream on its way to the agent.
 mod stream;
 
+/// What agents ask beside calls of a model.
+mod side;
+
 /// The list of models.
 mod models;
+
+/// What lists of models say, in other forms than OpenAI's.
+#[cfg(feature = "translated")]
+mod cards;
+
+/// How many tokens a request is.
+#[cfg(feature = "translated")]
+mod count;
 
 /// One HTTP/1.1 connection.
 mod connection;

@@ -68,6 +68,7 @@ impl OpenCall {
             level: CaptureLevel::Text,
             flags: Vec::new(),
             changes: Vec::new(),
+            untranslated: Vec::new(),
             policy_version_at_dispatch: None,
             policy_version_at_completion: None,
             request_bytes: request.len() as u64,
@@ -114,6 +115,7 @@ impl OpenCall {
         meta.purpose = classify(facts, &open.session.config.signs, |name| text(headers, name));
         meta.sampling.clone_from(&facts.sampling);
         meta.changes.clone_from(&facts.changes);
+        meta.untranslated.clone_from(&facts.untranslated);
         let session = meta.session.as_deref().unwrap_or_default();
         meta.retry_key =
             ContentHash::of(format!("{session}\n{}", facts.retry_body_sha256).as_bytes()).to_string();

@@ -2,7 +2,7 @@
 //! own, so that what is found out is what capture will find.
 
 use crate::answer::chain;
-use crate::endpoint::{Endpoint, EndpointError};
+use crate::endpoint::{Endpoint, EndpointError, Operation};
 use crate::random::NoRandomness;
 use crate::session::{Session, SessionConfig};
 use crate::sink::CallSink;
@@ -299,7 +299,13 @@ fn kind(at_one: &Reply, at_temperature: &Reply) -> LogprobsKind {
 async fn context_length(endpoint: &Endpoint) -> Option<u64> {
     let upstream = Upstream::new(endpoint.clone()).ok()?;
     let response = upstream
-        .send(0, Method::GET, "/models", HeaderMap::new(), Bytes::new())
+        .send(
+            0,
+            Method::GET,
+            Operation::OfApi("/models"),
+            HeaderMap::new(),
+            Bytes::new(),
+        )
         .await
         .ok()?;
     let reading = Limited::new(response.into_body(), LIST_MAX_BYTES).collect();

@@ -1,5 +1,5 @@
 use crate::connect::Connector;
-use crate::endpoint::{BaseUrl, Endpoint, EndpointError};
+use crate::endpoint::{BaseUrl, Endpoint, EndpointError, Operation};
 use crate::failure::SendError;
 use crate::session::lock;
 use bytes::Bytes;
@@ -60,16 +60,16 @@ impl Replicas {
         &self,
         affinity: u64,
         method: &Method,
-        path: &str,
+        operation: Operation<'_>,
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Response<Incoming>, SendError> {
         if self.more.is_empty() || cfg!(not(feature = "shared")) {
-            return self.first.send(method, path, headers, body).await;
+            return self.first.send(method, operation, headers, body).await;
         }
         let mut failed = None;
         for replica in self.order(affinity) {
-            match replica.send(method, path, headers, body).await {
+            match replica.send(method, operation, headers, body).await {
                 Err(error @ SendError::Connect(_)) => {
                     tracing::warn!(
                         endpoint.base_url = replica.url.as_str(),
@@ -123,13 +123,13 @@ impl Replica {
     async fn send(
         &self,
         method: &Method,
-        path: &str,
+        operation: Operation<'_>,
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Response<Incoming>, SendError> {
         let mut request = Request::new(Full::new(body.clone()));
         *request.method_mut() = method.clone();
-        *request.uri_mut() = self.url.join(path).map_err(SendError::Path)?;
+        *request.uri_mut() = self.url.join(operation).map_err(SendError::Path)?;
         request.headers_mut().clone_from(headers);
         if let Some(authorization) = &self.proxy_authorization {
             request

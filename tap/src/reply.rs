@@ -5,7 +5,7 @@ use crate::session::{Abandon, Session, lock};
 use crate::stream::Streaming;
 use bytes::Bytes;
 use dressage_wire::call::CallEnd;
-use dressage_wire::capture::Captured;
+use dressage_wire::capture::{Captured, StreamForm};
 use dressage_wire::dialect::Dialect;
 use http::{Response, StatusCode};
 use hyper::body::{Body, Frame, SizeHint};
@@ -17,6 +17,9 @@ use tokio::time::{Instant, Sleep};
 
 /// A whole reply is given out in parts of this size, so that an agent that goes away in the middle is noticed.
 const PART_BYTES: usize = 64 << 10;
+
+/// How the agent's stream is written.
+type AgentsStream = (&'static dyn Dialect, StreamForm);
 
 type Sending = Pin<Box<dyn Future<Output = Sent> + Send>>;
 
@@ -38,7 +41,7 @@ pub(crate) struct Reply {
 pub(crate) enum Progress {
     /// The head went out early since the endpoint is silent; its reply is awaited.
     Awaiting {
-        dialect: &'static dyn Dialect,
+        stream: AgentsStream,
         sending: Sending,
         every: Duration,
         timer: Pin<Box<Sleep>>,
@@ -70,7 +73,7 @@ impl ReplyBody {
     /// agent get the head of a stream at once, and comments until there is more.
     pub(crate) async fn relay(
         session: &Session,
-        dialect: &'static dyn Dialect,
+        stream: AgentsStream,
         mut sending: Sending,
         keep_alive: Option<Duration>,
     ) -> Response<Self> {
@@ -81,19 +84,19 @@ impl ReplyBody {
                 Err(_) => {
                     let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
                     let awaiting = Progress::Awaiting {
-                        dialect,
+                        stream,
                         sending,
                         every,
                         timer,
                     };
-                    return ReplyHead::ok(true).respond(Self::watched(session, awaiting));
+                    return ReplyHead::ok(Some(stream.1)).respond(Self::watched(session, awaiting));
                 }
             },
         };
         match sent {
             Sent::StageOver => answer::plain(StatusCode::SERVICE_UNAVAILABLE, &StageOver.to_string()),
-            Sent::Stream(stream) => {
-                let (head, streaming) = Streaming::start(*stream, dialect, keep_alive);
+            Sent::Stream(live) => {
+                let (head, streaming) = Streaming::start(*live, stream.0, keep_alive);
                 head.respond(Self::watched(session, Progress::Streaming(streaming)))
             }
             Sent::Whole(answer) => {
@@ -139,7 +142,7 @@ impl Progress {
         loop {
             match self {
                 Self::Awaiting {
-                    dialect,
+                    stream,
                     sending,
                     every,
                     timer,
@@ -149,9 +152,9 @@ impl Progress {
                         timer.as_mut().reset(Instant::now() + *every);
                         // Polled once more, so that the timer wakes this task.
                         let _ = timer.as_mut().poll(cx);
-                        return Poll::Ready(Some(Ok(dialect.keep_alive())));
+                        return Poll::Ready(Some(Ok(stream.0.keep_alive())));
                     };
-                    *self = Self::arrived(sent, *dialect, *every);
+                    *self = Self::arrived(sent, *stream, *every);
                 }
                 Self::Streaming(streaming) => {
                     let part = std::task::ready!(streaming.poll(cx));
@@ -179,7 +182,7 @@ impl Progress {
     }
 
     /// The reply to a request whose agent has the head of a stream already: an error can be an event only.
-    fn arrived(sent: Sent, dialect: &'static dyn Dialect, every: Duration) -> Self {
+    fn arrived(sent: Sent, (dialect, form): AgentsStream, every: Duration) -> Self {
         match sent {
             Sent::StageOver => Self::Abandoned,
             Sent::Stream(stream) => Self::Streaming(Streaming::start(*stream, dialect, Some(every)).1),
@@ -187,11 +190,14 @@ impl Progress {
                 let Answer {
                     call,
                     captured,
+                    head,
                     body,
                     failure,
-                    ..
                 } = *answer;
-                let body = failure.map_or(body, |message| dialect.error_event(&message));
+                // A good status with a failure is an error that passes for a reply.
+                let status = Some(head.status()).filter(|status| !status.is_success());
+                let status = status.unwrap_or(StatusCode::BAD_GATEWAY).as_u16();
+                let body = failure.map_or(body, |message| dialect.error_event(status, &message, form));
                 Self::Whole(Whole { call, captured, body })
             }
         }

@@ -1,4 +1,5 @@
 use crate::answer::{self, ReplyHead};
+use crate::endpoint::Operation;
 use crate::failure::SendError;
 use crate::forward::Route;
 use crate::open_call::{OpenCall, nothing_captured};
@@ -6,7 +7,7 @@ use crate::session::Session;
 use crate::upstream::Upstream;
 use bytes::{Bytes, BytesMut};
 use dressage_wire::call::{CallEnd, Change};
-use dressage_wire::capture::{Captured, Prepared, RequestError, RequestRules};
+use dressage_wire::capture::{Captured, Prepared, RequestError, RequestRules, Shown};
 use dressage_wire::dialect::StreamCapture;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, Method, Response, StatusCode};
@@ -69,11 +70,11 @@ impl Outbound {
     ) -> Result<Self, RequestError> {
         let mut rules = session.rules.clone();
         let request = call.request();
-        let mut prepared = route.dialect.prepare(&request, &rules)?;
+        let mut prepared = route.dialect.prepare(&route.target, &request, &rules)?;
         // The model is known only now, and with it what the endpoint refuses for it.
         rules.changes = session.config.upstream.refusals(&prepared.facts.model);
         if !rules.changes.is_empty() {
-            prepared = route.dialect.prepare(&request, &rules)?;
+            prepared = route.dialect.prepare(&route.target, &request, &rules)?;
         }
         Ok(Self {
             route,
@@ -106,7 +107,8 @@ impl Outbound {
             Ok(Reply::Stream(response)) => self.stream(&session, call, response, deadline),
             Ok(Reply::Whole { head, body }) => self.whole(&session.config.upstream, call, head, &body),
             Ok(Reply::Refused { status, head, body }) => {
-                let captured = self.route.dialect.refused_reply(status.as_u16(), &body);
+                let (shown, captured) = self.route.dialect.refused_reply(status.as_u16(), &body);
+                let head = if shown.is_some() { head.document() } else { head };
                 let failure = captured
                     .error
                     .clone()
@@ -115,7 +117,7 @@ impl Outbound {
                     call,
                     captured,
                     head,
-                    body,
+                    body: shown.unwrap_or(body),
                     failure: Some(failure),
                 }))
             }
@@ -138,7 +140,7 @@ impl Outbound {
             let sending = upstream.send(
                 session.affinity,
                 Method::POST,
-                self.route.upstream_path,
+                Operation::OfApi(self.route.target.upstream_path),
                 answer::passed_up(&self.agent_headers),
                 self.prepared.body.clone(),
             );
@@ -186,7 +188,8 @@ impl Outbound {
         }
         self.rules.changes.extend(changes.iter().cloned());
         learned.extend(changes);
-        let Ok(prepared) = self.route.dialect.prepare(&call.request(), &self.rules) else {
+        let Route { dialect, target } = &self.route;
+        let Ok(prepared) = dialect.prepare(target, &call.request(), &self.rules) else {
             return false;
         };
         if prepared.body == self.prepared.body {
@@ -251,7 +254,7 @@ impl Outbound {
             .stream(&self.prepared.facts, session.config.limits.event_bytes);
         Sent::Stream(Box::new(LiveStream {
             call,
-            head: ReplyHead::of(&response),
+            head: ReplyHead::of(&response).written_as(self.prepared.facts.form),
             body: response.into_body(),
             capture,
             upstream: Arc::clone(&session.config.upstream),
@@ -260,50 +263,33 @@ impl Outbound {
     }
 
     fn whole(&self, upstream: &Upstream, call: OpenCall, head: ReplyHead, body: &Bytes) -> Sent {
-        let (mut agents, mut captured) = self.route.dialect.unary(body, &self.prepared.facts);
+        let facts = &self.prepared.facts;
+        let (shown, mut captured) = self.route.dialect.whole(body, facts);
         if captured.end != CallEnd::Complete {
-            agents = upstream.redact(agents);
             upstream.redact_captured(&mut captured);
         }
-        let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok();
-        if captured.end != CallEnd::Complete && !is_json() {
-            // An error in JSON is the endpoint's to say and passes as it is. What is no JSON says that all is well and
-            // is no reply: the agent must not take it for one.
-            let message = captured
-                .error
-                .clone()
-                .unwrap_or_else(|| "the endpoint's reply cannot be read".into());
-            let body = answer::error_body(self.route.dialect, StatusCode::BAD_GATEWAY, &message);
-            let head = ReplyHead::json(StatusCode::BAD_GATEWAY);
-            return Sent::Whole(Box::new(Answer {
-                call,
-                captured,
-                head,
-                body,
-                failure: Some(message),
-            }));
-        }
-        let failure = captured.error.clone();
-        let facts = &self.prepared.facts;
-        match Some(&agents)
-            .filter(|_| facts.streamed)
-            .and_then(|body| self.route.dialect.replay(body, facts))
-        {
-            Some(body) => Sent::Whole(Box::new(Answer {
-                call,
-                captured,
-                head: head.event_stream(),
-                body,
-                failure: None,
-            })),
-            None => Sent::Whole(Box::new(Answer {
-                call,
-                captured,
-                head,
-                body: agents,
-                failure,
-            })),
-        }
+        let (head, body, failure) = match shown {
+            Shown::Stream(body) => (head.stream(facts.form), body, None),
+            Shown::Document(body) if captured.end == CallEnd::Complete => {
+                (head, body, captured.error.clone())
+            }
+            Shown::Document(body) => (head, upstream.redact(body), captured.error.clone()),
+            Shown::Nothing => {
+                let message = captured
+                    .error
+                    .clone()
+                    .unwrap_or_else(|| "the endpoint's reply cannot be read".into());
+                let body = answer::error_body(self.route.dialect, StatusCode::BAD_GATEWAY, &message);
+                (ReplyHead::json(StatusCode::BAD_GATEWAY), body, Some(message))
+            }
+        };
+        Sent::Whole(Box::new(Answer {
+            call,
+            captured,
+            head,
+            body,
+            failure,
+        }))
     }
 
     fn failed(&self, session: &Session, mut call: OpenCall, error: &SendError) -> Sent {

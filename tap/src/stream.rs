@@ -186,7 +186,7 @@ impl Streaming {
     /// Records the call, before the agent sees the end of it. A stream that did not end well ends in an error event:
     /// agents take a mere end for a step done, and ask again without limit.
     fn end(&mut self, end: StreamEnd, message: Option<String>) {
-        let Phase::Live { call, capture } = std::mem::replace(&mut self.phase, Phase::Over) else {
+        let Phase::Live { call, mut capture } = std::mem::replace(&mut self.phase, Phase::Over) else {
             return;
         };
         let told = capture.seen().error;
@@ -201,7 +201,7 @@ impl Streaming {
                     .error
                     .as_deref()
                     .unwrap_or("the endpoint's stream ended before its reply did");
-                self.out.extend_from_slice(&self.dialect.error_event(message));
+                capture.fail(message, &mut self.out);
             }
         }
         call.finish(captured);
@@ -209,7 +209,7 @@ impl Streaming {
 
     /// The agent has gone, or its stage is over.
     pub(crate) fn give_up(self) {
-        let Phase::Live { call, capture } = self.phase else {
+        let Phase::Live { call, mut capture } = self.phase else {
             return;
         };
         // Agents may leave when they have the last of what matters to them, without waiting for the last event.

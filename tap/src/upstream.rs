@@ -1,5 +1,5 @@
 use crate::control::EndpointControl;
-use crate::endpoint::{Endpoint, EndpointError};
+use crate::endpoint::{Endpoint, EndpointError, Operation};
 use crate::failure::SendError;
 use crate::replicas::Replicas;
 use crate::session::lock;
@@ -177,7 +177,7 @@ impl Upstream {
         &self,
         affinity: u64,
         method: Method,
-        path: &str,
+        operation: Operation<'_>,
         mut headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, SendError> {
@@ -185,7 +185,7 @@ impl Upstream {
             headers.insert(name.clone(), value.clone());
         }
         let timeout = self.endpoint.timeouts.header;
-        let sending = self.replicas.send(affinity, &method, path, &headers, &body);
+        let sending = self.replicas.send(affinity, &method, operation, &headers, &body);
         tokio::time::timeout(timeout, sending)
             .await
             .unwrap_or(Err(SendError::HeaderTimeout(timeout)))

@@ -1,7 +1,8 @@
 //! How fast a streamed and a whole reply are captured and stripped: `cargo bench -p dressage-wire`.
 //!
 //! The reply is a recorded vLLM turn with five alternatives at each position, its events repeated up to 200. Prints, for
-//! each way of cutting it into chunks, the time a turn and the bytes a second, best of many short rounds, since other programs take their share of longer ones.
+//! each way of cutting it into chunks, the time a turn and the bytes a second, best of
+//! many short rounds, since other programs take their share of longer ones; then the same in the other dialects.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -10,7 +11,8 @@
 
 use bytes::{Bytes, BytesMut};
 use dressage_wire::capture::{Ask, RequestFacts, RequestRules, StreamEnd};
-use dressage_wire::dialect::{Dialect, chat::ChatCompletions};
+use dressage_wire::dialect::{Asked, Dialect, Target, chat::ChatCompletions, route};
+use serde_json::{Value, json};
 use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,11 +30,11 @@ fn main() {
     let events = events();
     let stream = events.concat();
     report("streamed, a chunk an event", stream.len(), turns, &|| {
-        capture(&stream_facts(), &events)
+        capture(&ChatCompletions, &stream_facts(), &events)
     });
     let chunks: Vec<Vec<u8>> = stream.chunks(16 << 10).map(<[u8]>::to_vec).collect();
     report("streamed, chunks of 16 KiB", stream.len(), turns, &|| {
-        capture(&stream_facts(), &chunks)
+        capture(&ChatCompletions, &stream_facts(), &chunks)
     });
     let body = body();
     let facts = prepare(br#"{"model":"m","messages":[]}"#);
@@ -41,8 +43,66 @@ fn main() {
     });
     let request = request();
     report("request", request.len(), turns, &|| {
-        black_box(ChatCompletions.prepare(&request, &rules()).unwrap());
+        black_box(
+            ChatCompletions
+                .prepare(&Target::default(), &request, &rules())
+                .unwrap(),
+        );
     });
+
+    translated(&events, &body, turns);
+}
+
+/// The same through the dialects that are translated, requests included.
+fn translated(events: &[Vec<u8>], body: &Bytes, turns: u32) {
+    let messages = json!([{"role": "user", "content": "a \"quoted\" word\nand a line"}]);
+    let parts = json!([{"role": "user", "parts": [{"text": "a \"quoted\" word\nand a line"}]}]);
+    for (name, path, query, member, items) in [
+        ("messages", "/v1/messages", "", "messages", &messages),
+        ("responses", "/v1/responses", "", "input", &messages),
+        (
+            "generateContent",
+            "/v1beta/models/m:streamGenerateContent",
+            "alt=sse",
+            "contents",
+            &parts,
+        ),
+    ] {
+        let asked = Asked {
+            method: "POST",
+            path,
+            query,
+            header: &|_| None,
+        };
+        let (dialect, target) = route(&asked).unwrap();
+        let ask = |times: usize, stream: bool| {
+            let many: Vec<&Value> = items.as_array().unwrap().iter().cycle().take(times).collect();
+            let mut request = json!({"model": "m", member: many});
+            if stream && query.is_empty() {
+                request["stream"] = json!(true);
+            }
+            Bytes::from(request.to_string())
+        };
+        let stream = dialect.prepare(&target, &ask(1, true), &rules()).unwrap().facts;
+        let length = events.iter().map(Vec::len).sum();
+        report(
+            &format!("streamed in {name}, a chunk an event"),
+            length,
+            turns,
+            &|| capture(dialect, &stream, events),
+        );
+        let whole = RequestFacts {
+            streamed: false,
+            ..stream
+        };
+        report(&format!("whole in {name}"), body.len(), turns, &|| {
+            black_box(dialect.whole(body, &whole));
+        });
+        let request = ask(300, true);
+        report(&format!("request in {name}"), request.len(), turns, &|| {
+            black_box(dialect.prepare(&target, &request, &rules()).unwrap());
+        });
+    }
 }
 
 fn report(name: &str, bytes: usize, turns: u32, turn: &dyn Fn()) {
@@ -69,7 +129,7 @@ fn rules() -> RequestRules {
 
 fn prepare(body: &[u8]) -> RequestFacts {
     ChatCompletions
-        .prepare(&Bytes::copy_from_slice(body), &rules())
+        .prepare(&Target::default(), &Bytes::copy_from_slice(body), &rules())
         .unwrap()
         .facts
 }
@@ -78,8 +138,8 @@ fn stream_facts() -> RequestFacts {
     prepare(br#"{"model":"m","messages":[],"stream":true}"#)
 }
 
-fn capture(facts: &RequestFacts, chunks: &[Vec<u8>]) {
-    let mut capture = ChatCompletions.stream(facts, 16 << 20);
+fn capture(dialect: &dyn Dialect, facts: &RequestFacts, chunks: &[Vec<u8>]) {
+    let mut capture = dialect.stream(facts, 16 << 20);
     let mut out = BytesMut::new();
     for chunk in chunks {
         capture.push(chunk, &mut out).unwrap();

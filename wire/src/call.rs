@@ -98,6 +98,10 @@ pub struct CallMeta {
     pub flags: Vec<Flag>,
     /// What was changed in the request because the endpoint refused it.
     pub changes: Vec<Change>,
+    /// What of the request the endpoint's dialect could not carry, as paths of members without positions, such as
+    /// `tools.web_search`; sorted. Empty where nothing was translated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untranslated: Vec<String>,
     /// Policy version when it was sent.
     pub policy_version_at_dispatch: Option<String>,
     /// Policy version when it ended.

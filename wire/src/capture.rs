@@ -6,6 +6,10 @@
 /// What is to be done to a request, and what came of it.
 pub mod request;
 
+/// What is needed to translate a reply back.
+#[cfg(feature = "translated")]
+pub mod way_back;
+
 /// What a reply was worth.
 pub mod captured;
 
@@ -15,6 +19,8 @@ pub mod refusal;
 /// Who made a call, told from its headers and its first words.
 pub mod signs;
 
-pub use captured::{Captured, StreamEnd, StreamError, StreamSeen};
-pub use request::{Ask, Prepared, RequestError, RequestFacts, RequestRules};
+pub use captured::{Captured, Shown, StreamEnd, StreamError, StreamSeen};
+pub use request::{Ask, Prepared, RequestError, RequestFacts, RequestRules, StreamForm};
 pub use signs::{AgentSigns, AuxiliarySign, classify};
+#[cfg(feature = "translated")]
+pub use way_back::{ToolForm, WayBack};

@@ -33,6 +33,10 @@ pub mod dialect;
 /// What was found out about an endpoint by asking it.
 pub mod probe;
 
+/// Between other dialects and chat completions.
+#[cfg(feature = "translated")]
+mod translate;
+
 /// One exchange with a model, and what was captured of it.
 pub mod call;
 

@@ -140,6 +140,7 @@ pub fn call(index: u32, messages: &[Value]) -> Call {
                 from: "max_tokens".into(),
                 to: "max_completion_tokens".into(),
             }],
+            untranslated: vec!["tools.web_search".into()],
             policy_version_at_dispatch: Some("7".into()),
             policy_version_at_completion: None,
             request_bytes: request.len() as u64,

@@ -15,6 +15,8 @@ mod whole;
 
 mod ends;
 
+mod dialects;
+
 mod sessions;
 
 mod refusals;

@@ -46,6 +46,8 @@ pub struct StreamSeen {
     pub content: bool,
     /// Every choice asked for has its finish_reason: what follows can no longer break the turn.
     pub finished: bool,
+    /// How many ids of the prompt were there.
+    pub prompt_tokens: Option<u64>,
     /// The dialect's last event was there.
     pub done: bool,
     /// An error event was there.
@@ -66,4 +68,18 @@ pub enum StreamError {
         /// The most it may be.
         limit_bytes: usize,
     },
+    /// An event cannot be read, and so cannot be translated.
+    #[error("an event of the endpoint's stream is not JSON")]
+    Malformed,
+}
+
+/// What the agent gets of a whole reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// This document.
+    Document(Bytes),
+    /// The stream that it asked for.
+    Stream(Bytes),
+    /// Nothing of it: it could be taken for a reply, and is none.
+    Nothing,
 }

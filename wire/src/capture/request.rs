@@ -1,7 +1,11 @@
+#[cfg(feature = "translated")]
+use super::WayBack;
 use crate::call::Change;
 use crate::sampling::Sampling;
 use crate::task::CaptureMode;
 use bytes::Bytes;
+#[cfg(feature = "translated")]
+use std::sync::Arc;
 
 /// How much an endpoint is asked to tell of what it samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +17,16 @@ pub enum Ask {
     /// Log-probabilities, the ids of sampled tokens and those of the prompt.
     #[default]
     Tokens,
+}
+
+/// How a stream is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamForm {
+    /// Server-sent events.
+    #[default]
+    Events,
+    /// A JSON array, item by item.
+    Array,
 }
 
 /// What is to be done to each request of a rollout.
@@ -56,6 +70,8 @@ pub struct Prepared {
 pub struct RequestFacts {
     /// The agent wants a stream.
     pub streamed: bool,
+    /// How that stream is written.
+    pub form: StreamForm,
     /// The endpoint is asked for a stream.
     pub upstream_streamed: bool,
     /// What the endpoint was asked to tell, after all changes.
@@ -100,6 +116,12 @@ pub struct RequestFacts {
     pub members_sent: Vec<String>,
     /// Which of [`RequestRules::changes`] made a difference.
     pub changes: Vec<Change>,
+    /// What of the request could not be translated; see
+    /// [`CallMeta::untranslated`](crate::call::CallMeta::untranslated).
+    pub untranslated: Vec<String>,
+    /// What is needed to translate the reply.
+    #[cfg(feature = "translated")]
+    pub way_back: Arc<WayBack>,
 }
 
 /// A request that cannot be sent on. Each is the agent's fault: HTTP 400.
@@ -124,5 +146,23 @@ pub enum RequestError {
         member: &'static str,
         /// What it should be, such as `a boolean`.
         expected: &'static str,
+    },
+    /// Something inside of it is not what it has to be.
+    #[cfg(feature = "translated")]
+    #[error("{place} is not {expected}")]
+    Malformed {
+        /// Where, such as `messages[3].content[0].type`.
+        place: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// It goes on from something that only the dialect's own service keeps.
+    #[cfg(feature = "translated")]
+    #[error("{member} is about what a service keeps between calls, and nothing is kept here: {instead}")]
+    Stateful {
+        /// Its name.
+        member: &'static str,
+        /// What to do instead.
+        instead: &'static str,
     },
 }

@@ -47,27 +47,66 @@ mod answer;
 /// What of a body is stored once, and what tells messages apart.
 mod shape;
 
-use super::{Dialect, StreamCapture};
-use crate::call::{Change, DialectName};
-use crate::capture::{Captured, Prepared, RequestError, RequestFacts, RequestRules, refusal};
+use super::{Asked, Dialect, ModelEntry, SideRoute, StreamCapture, Target};
+use crate::call::{CallEnd, Change, DialectName};
+use crate::capture::{
+    Captured, Prepared, RequestError, RequestFacts, RequestRules, Shown, StreamForm, refusal,
+};
 use crate::trajectory::BodyShape;
 use bytes::Bytes;
+
+#[cfg(feature = "translated")]
+pub(crate) use assess::error_message;
+#[cfg(feature = "translated")]
+pub(crate) use request::{edit, hex};
+
+/// Where endpoints answer it, behind their base URL.
+pub(crate) const UPSTREAM_PATH: &str = "/chat/completions";
 
 /// OpenAI chat completions.
 #[derive(Clone, Copy, Debug)]
 pub struct ChatCompletions;
+
+impl ChatCompletions {
+    /// Captures a whole reply with a good status. Returns the document for an agent that wants no stream, and what was
+    /// captured.
+    #[must_use]
+    pub fn unary(&self, body: &Bytes, facts: &RequestFacts) -> (Bytes, Captured) {
+        unary::capture(body, facts)
+    }
+
+    /// The stream that says what a document of [`ChatCompletions::unary`] says; `None` where that is no reply.
+    #[must_use]
+    pub fn replay(&self, body: &[u8], facts: &RequestFacts) -> Option<Bytes> {
+        answer::replay(body, facts)
+    }
+}
 
 impl Dialect for ChatCompletions {
     fn name(&self) -> DialectName {
         DialectName::ChatCompletions
     }
 
-    fn upstream_path(&self, method: &str, path: &str) -> Option<&'static str> {
-        let ours = matches!(path, "/v1/chat/completions" | "/chat/completions");
-        (method == "POST" && ours).then_some("/chat/completions")
+    fn route(&self, asked: &Asked<'_>) -> Option<Target> {
+        let ours = matches!(asked.path, "/v1/chat/completions" | "/chat/completions");
+        (asked.method == "POST" && ours).then(|| Target {
+            upstream_path: UPSTREAM_PATH,
+            ..Target::default()
+        })
     }
 
-    fn prepare(&self, body: &Bytes, rules: &RequestRules) -> Result<Prepared, RequestError> {
+    fn side_route(&self, asked: &Asked<'_>) -> Option<SideRoute> {
+        let path = asked.path.strip_prefix("/v1").unwrap_or(asked.path);
+        let model = path.strip_prefix("/models")?;
+        let reads = matches!(asked.method, "GET" | "HEAD");
+        match model.strip_prefix('/') {
+            None if reads && model.is_empty() => Some(SideRoute::Models),
+            Some(model) if reads && !model.is_empty() => Some(SideRoute::Model(model.to_owned())),
+            _ => None,
+        }
+    }
+
+    fn prepare(&self, _: &Target, body: &Bytes, rules: &RequestRules) -> Result<Prepared, RequestError> {
         request::prepare(body, rules)
     }
 
@@ -79,19 +118,23 @@ impl Dialect for ChatCompletions {
         Box::new(stream::ChatStream::new(facts.clone(), event_limit_bytes))
     }
 
-    fn unary(&self, body: &Bytes, facts: &RequestFacts) -> (Bytes, Captured) {
-        unary::capture(body, facts)
+    fn whole(&self, body: &Bytes, facts: &RequestFacts) -> (Shown, Captured) {
+        let (document, captured) = self.unary(body, facts);
+        // An error in JSON is the endpoint's to say and passes as it is. What is no JSON says that all is well and is no
+        // reply: the agent must not take it for one.
+        let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok();
+        if captured.end != CallEnd::Complete && !is_json() {
+            return (Shown::Nothing, captured);
+        }
+        let stream = facts.streamed.then(|| self.replay(&document, facts)).flatten();
+        (stream.map_or(Shown::Document(document), Shown::Stream), captured)
     }
 
-    fn refused_reply(&self, status: u16, body: &Bytes) -> Captured {
-        assess::refused_reply(status, body)
+    fn refused_reply(&self, status: u16, body: &Bytes) -> (Option<Bytes>, Captured) {
+        (None, assess::refused_reply(status, body))
     }
 
-    fn replay(&self, body: &[u8], facts: &RequestFacts) -> Option<Bytes> {
-        answer::replay(body, facts)
-    }
-
-    fn error_event(&self, message: &str) -> Bytes {
+    fn error_event(&self, _: u16, message: &str, _: StreamForm) -> Bytes {
         answer::error_event(message)
     }
 
@@ -105,6 +148,22 @@ impl Dialect for ChatCompletions {
 
     fn keep_alive(&self) -> Bytes {
         Bytes::from_static(b": keep-alive\n\n")
+    }
+
+    fn token_count(&self, _: u64) -> Option<Bytes> {
+        None
+    }
+
+    fn to_be_counted(&self, _: &Target, body: &Bytes) -> Result<Bytes, RequestError> {
+        Ok(body.clone())
+    }
+
+    fn models(&self, _: &[ModelEntry]) -> Option<Bytes> {
+        None
+    }
+
+    fn model(&self, _: &ModelEntry) -> Option<Bytes> {
+        None
     }
 
     fn shape(&self) -> &'static BodyShape {

@@ -19,6 +19,9 @@ mod missing;
 /// Bodies, byte for byte, and what is said once in them.
 mod bodies;
 
+/// Bodies and turns of every dialect.
+mod dialects;
+
 /// The properties of any set of calls, and of restoring it.
 mod restoring;
 
@@ -68,6 +71,7 @@ fn call(index: u32, messages: &[Value]) -> Sketch {
                 level: CaptureLevel::Tokens,
                 flags: Vec::new(),
                 changes: Vec::new(),
+                untranslated: Vec::new(),
                 policy_version_at_dispatch: None,
                 policy_version_at_completion: None,
                 request_bytes: request.len() as u64,

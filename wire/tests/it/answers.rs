@@ -3,7 +3,7 @@
 use super::oracle::Reply;
 use super::recordings::*;
 use dressage_wire::call::{CallEnd, Flag};
-use dressage_wire::capture::RequestRules;
+use dressage_wire::capture::{RequestRules, StreamForm};
 use dressage_wire::dialect::Dialect;
 use dressage_wire::task::CaptureMode;
 use serde_json::{Value, json};
@@ -155,7 +155,7 @@ fn trap_21_the_answer_of_a_budget_is_a_valid_message_in_the_form_asked_for() {
 
 #[test]
 fn trap_10_an_error_event_is_read_as_one() {
-    let event = CHAT.error_event("the stream broke \"off\"\n");
+    let event = CHAT.error_event(500, "the stream broke \"off\"\n", StreamForm::Events);
     let (agent, captured) = whole_stream(&streamed(), &event);
     assert_eq!(agent, event);
     assert_eq!(captured.error.as_deref(), Some("the stream broke \"off\"\n"));

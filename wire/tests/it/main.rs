@@ -8,9 +8,12 @@
 )]
 
 mod answers;
+mod every_dialect;
 mod oracle;
 mod recorded;
 mod recordings;
 mod refusals;
 mod requests;
+mod speakers;
+mod translations;
 mod traps;

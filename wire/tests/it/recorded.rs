@@ -5,7 +5,7 @@ use super::oracle::Reply;
 use super::recordings::*;
 use dressage_wire::call::{CallEnd, CaptureLevel, Flag};
 use dressage_wire::capture::{Captured, RequestFacts, StreamEnd};
-use dressage_wire::dialect::Dialect;
+use dressage_wire::dialect::{Dialect, Target};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -53,7 +53,9 @@ const UNARY: [&str; 5] = [
 ];
 
 fn facts_of(plain_request: &str) -> RequestFacts {
-    CHAT.prepare(&request(plain_request), &rules()).unwrap().facts
+    CHAT.prepare(&Target::default(), &request(plain_request), &rules())
+        .unwrap()
+        .facts
 }
 
 /// Facts of an agent's call that asks for nothing of what was recorded.
@@ -91,7 +93,10 @@ fn the_request_sent_upstream_is_the_recorded_one() {
         if asked.ends_with("hi_stream_ids") {
             continue;
         }
-        let sent = CHAT.prepare(&request(plain), &rules()).unwrap().body;
+        let sent = CHAT
+            .prepare(&Target::default(), &request(plain), &rules())
+            .unwrap()
+            .body;
         let (mut sent, mut recorded): (Value, Value) = (
             serde_json::from_slice(&sent).unwrap(),
             serde_json::from_slice(&request(asked)).unwrap(),

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use dressage_wire::capture::{Ask, Captured, Prepared, RequestFacts, RequestRules, StreamEnd};
-use dressage_wire::dialect::{Dialect, chat::ChatCompletions};
+use dressage_wire::dialect::{Dialect, Target, chat::ChatCompletions};
 use std::path::Path;
 
 pub const CHAT: ChatCompletions = ChatCompletions;
@@ -33,8 +33,12 @@ pub fn rules() -> RequestRules {
 }
 
 pub fn prepare(body: &str, rules: &RequestRules) -> Prepared {
-    CHAT.prepare(&Bytes::copy_from_slice(body.as_bytes()), rules)
-        .unwrap()
+    CHAT.prepare(
+        &Target::default(),
+        &Bytes::copy_from_slice(body.as_bytes()),
+        rules,
+    )
+    .unwrap()
 }
 
 /// Facts of a plain agent's streamed call.

@@ -4,7 +4,7 @@ use super::recordings::*;
 use bytes::Bytes;
 use dressage_wire::call::{Change, Purpose};
 use dressage_wire::capture::{AgentSigns, Ask, RequestError, RequestRules, classify};
-use dressage_wire::dialect::{DIALECTS, Dialect, route};
+use dressage_wire::dialect::{Asked, DIALECTS, Dialect, Target, route};
 use dressage_wire::sampling::Sampling;
 use dressage_wire::task::CaptureMode;
 use proptest::prelude::*;
@@ -16,21 +16,31 @@ fn sent(body: &str, rules: &RequestRules) -> Value {
 }
 
 fn refused(body: &str) -> RequestError {
-    CHAT.prepare(&Bytes::copy_from_slice(body.as_bytes()), &rules())
-        .unwrap_err()
+    CHAT.prepare(
+        &Target::default(),
+        &Bytes::copy_from_slice(body.as_bytes()),
+        &rules(),
+    )
+    .unwrap_err()
 }
 
 #[test]
 fn routes_are_told_by_method_and_path() {
+    let to = |method: &str, path: &str| {
+        let asked = Asked {
+            method,
+            path,
+            query: "",
+            header: &|_| None,
+        };
+        route(&asked).map(|(_, target)| target.upstream_path)
+    };
     for path in ["/v1/chat/completions", "/chat/completions"] {
-        assert_eq!(
-            route("POST", path).map(|(_, upstream)| upstream),
-            Some("/chat/completions")
-        );
-        assert!(route("GET", path).is_none());
+        assert_eq!(to("POST", path), Some("/chat/completions"));
+        assert!(to("GET", path).is_none());
     }
-    assert!(route("POST", "/v1/completions").is_none());
-    assert!(route("POST", "/v1/chat/completions/render").is_none());
+    assert!(to("POST", "/v1/completions").is_none());
+    assert!(to("POST", "/v1/chat/completions/render").is_none());
 }
 
 #[test]
@@ -489,7 +499,7 @@ fn bad_bodies_are_named_errors() {
     assert_eq!(refused(r#"{"stream":true,"stream_options":[]}"#), options);
     let invalid = Bytes::from_static(b"{\"a\":\"\xff\"}");
     assert!(
-        matches!(CHAT.prepare(&invalid, &rules()).unwrap_err(), RequestError::Json(error) if error.at == 6)
+        matches!(CHAT.prepare(&Target::default(), &invalid, &rules()).unwrap_err(), RequestError::Json(error) if error.at == 6)
     );
 }
 
@@ -523,7 +533,7 @@ proptest! {
     #[test]
     fn any_bytes_are_prepared_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let valid = serde_json::from_slice::<Value>(&bytes).is_ok_and(|value| value.is_object());
-        let prepared = CHAT.prepare(&Bytes::from(bytes), &rules());
+        let prepared = CHAT.prepare(&Target::default(), &Bytes::from(bytes), &rules());
         prop_assert!(prepared.is_err() || valid);
     }
 }

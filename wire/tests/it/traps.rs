@@ -582,7 +582,8 @@ fn trap_11_a_bad_status_keeps_the_body() {
         ),
     ] {
         let body = response(name);
-        let turn = CHAT.refused_reply(status, &body.clone().into());
+        let (shown, turn) = CHAT.refused_reply(status, &body.clone().into());
+        assert_eq!(shown, None);
         assert_eq!(turn.end, CallEnd::UpstreamError);
         assert_eq!(
             turn.error,

@@ -113,6 +113,7 @@ pub(super) fn call(line: &[u8]) -> Option<Call> {
             level: line.level,
             flags,
             changes: line.changes,
+            untranslated: Vec::new(),
             policy_version_at_dispatch: None,
             policy_version_at_completion: None,
             request_bytes: line.request.get().len() as u64,

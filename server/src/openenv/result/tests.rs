@@ -84,6 +84,7 @@ async fn conversation(turns: u32, said: &str, tokens: u32) -> (Transcript, Rollo
             level: CaptureLevel::Tokens,
             flags: Vec::new(),
             changes: Vec::new(),
+            untranslated: Vec::new(),
             policy_version_at_dispatch: None,
             policy_version_at_completion: None,
             request_bytes: request.len() as u64,

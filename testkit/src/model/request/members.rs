@@ -153,8 +153,9 @@ fn read_content(content: &Value) -> Result<String, Refusal> {
         Value::Null => Ok(String::new()),
         Value::String(text) => Ok(text.clone()),
         Value::Array(parts) => {
-            let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
-            let texts = texts.ok_or_else(|| wrong_type("messages.content", "parts of text", content))?;
+            let texts: Option<Vec<&str>> = parts.iter().map(read_part).collect();
+            let texts =
+                texts.ok_or_else(|| wrong_type("messages.content", "parts of text or images", content))?;
             Ok(texts.join("\n"))
         }
         other => Err(wrong_type(
@@ -163,6 +164,14 @@ fn read_content(content: &Value) -> Result<String, Refusal> {
             other,
         )),
     }
+}
+
+/// A part's text. An image is what templates of Qwen's vision models write for one; it is not looked at.
+fn read_part(part: &Value) -> Option<&str> {
+    if part.pointer("/image_url/url").is_some_and(Value::is_string) {
+        return Some("<|vision_start|><|image_pad|><|vision_end|>");
+    }
+    part.get("text")?.as_str()
 }
 
 fn read_call(call: &Value) -> Result<MessageToolCall, Refusal> {

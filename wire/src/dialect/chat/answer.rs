@@ -3,7 +3,7 @@ use crate::capture::RequestFacts;
 use crate::scan::{Member, Reader, members, write_string};
 use bytes::Bytes;
 
-/// See [`Dialect::replay`](crate::dialect::Dialect::replay).
+/// See [`ChatCompletions::replay`](super::ChatCompletions::replay).
 pub(super) fn replay(body: &[u8], facts: &RequestFacts) -> Option<Bytes> {
     let top = members(body).ok()?;
     let choices = items(value(body, &top, "choices")?)?;

@@ -191,13 +191,7 @@ fn write_choices(reply: &Reply, out: &mut Vec<u8>) {
 
 /// See [`Dialect::refused_reply`](crate::dialect::Dialect::refused_reply).
 pub(super) fn refused_reply(status: u16, body: &Bytes) -> Captured {
-    let error = member(body, "error")
-        .filter(|error| *error != b"null")
-        .unwrap_or(body);
-    let message = member(error, "message")
-        .or_else(|| string_body(error).map(|_| error))
-        .unwrap_or(error);
-    let message = string_body(message).map_or_else(|| String::from_utf8_lossy(message), decode_string);
+    let message = error_message(body);
     Captured {
         end: CallEnd::UpstreamError,
         error: Some(shortened(format!("the endpoint answered {status}: {message}"))),
@@ -210,6 +204,17 @@ pub(super) fn refused_reply(status: u16, body: &Bytes) -> Captured {
         flags: Vec::new(),
         level: CaptureLevel::Text,
     }
+}
+
+/// The words of an error, wherever its body has them; the body where it has none.
+pub(crate) fn error_message(body: &[u8]) -> Cow<'_, str> {
+    let error = member(body, "error")
+        .filter(|error| *error != b"null")
+        .unwrap_or(body);
+    let message = member(error, "message")
+        .or_else(|| string_body(error).map(|_| error))
+        .unwrap_or(error);
+    string_body(message).map_or_else(|| String::from_utf8_lossy(message), decode_string)
 }
 
 fn shortened(mut message: String) -> String {

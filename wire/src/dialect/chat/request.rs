@@ -18,6 +18,13 @@ pub(super) const NEVER_CHANGED: [&str; 4] = ["model", "messages", "tools", "stre
 /// See [`Dialect::prepare`](crate::dialect::Dialect::prepare).
 pub(super) fn prepare(text: &Bytes, rules: &RequestRules) -> Result<Prepared, RequestError> {
     let retry_body_sha256 = hex(&Sha256::digest(canonical(text, &NOT_IN_RETRY_KEY)?));
+    let mut prepared = edit(text, rules)?;
+    prepared.facts.retry_body_sha256 = retry_body_sha256;
+    Ok(prepared)
+}
+
+/// The same for a body that is known to be JSON, without a key for telling retries.
+pub(crate) fn edit(text: &Bytes, rules: &RequestRules) -> Result<Prepared, RequestError> {
     if Reader::new(text).peek() != Some(b'{') {
         return Err(RequestError::NotAnObject);
     }
@@ -36,7 +43,6 @@ pub(super) fn prepare(text: &Bytes, rules: &RequestRules) -> Result<Prepared, Re
         prompt_logprobs_asked: body.get("prompt_logprobs").is_some_and(|value| value != b"null"),
         sampling_altered: alters_sampling(&body),
         max_tokens_asked: max_tokens(&body),
-        retry_body_sha256,
         ..RequestFacts::default()
     };
     read_openings(&body, &mut facts);
@@ -265,7 +271,7 @@ fn string(text: &str) -> Vec<u8> {
     out
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.

@@ -1,8 +1,8 @@
-use super::assess;
 use super::layout::{Layout, Name};
 use super::reply::{Form, Reply};
 use super::strip::{Strip, View};
 use super::tokens::Keep;
+use super::{answer, assess};
 use crate::call::CallEnd;
 use crate::capture::{Captured, RequestFacts, StreamEnd, StreamError, StreamSeen};
 use crate::dialect::StreamCapture;
@@ -88,7 +88,7 @@ impl StreamCapture for ChatStream {
         self.events.seen
     }
 
-    fn finish(mut self: Box<Self>, end: StreamEnd, out: &mut BytesMut) -> Captured {
+    fn finish(&mut self, end: StreamEnd, out: &mut BytesMut) -> Captured {
         if let Some(event) = self.splitter.rest()
             && let Some(data) = event.data()
         {
@@ -106,6 +106,10 @@ impl StreamCapture for ChatStream {
         }
         self.events.held.release(out);
         self.events.finish(end)
+    }
+
+    fn fail(&mut self, message: &str, out: &mut BytesMut) {
+        out.extend_from_slice(&answer::error_event(message));
     }
 }
 
@@ -149,6 +153,9 @@ impl Events {
             return;
         }
         self.seen.content |= !self.layout.choices.is_empty();
+        if self.seen.prompt_tokens.is_none() {
+            self.seen.prompt_tokens = self.reply.prompt_token_ids.as_ref().map(|ids| ids.len() as u64);
+        }
         let finishes = self.layout.choices.iter().any(|choice| choice.finished);
         if finishes {
             self.seen.finished = self.is_finished();
@@ -187,13 +194,9 @@ impl Events {
         all_there && !choices.is_empty() && choices.iter().all(|choice| choice.finish_reason.is_some())
     }
 
-    fn finish(self, end: StreamEnd) -> Captured {
-        let Self {
-            seen,
-            mut reply,
-            facts,
-            ..
-        } = self;
+    fn finish(&mut self, end: StreamEnd) -> Captured {
+        let mut reply = std::mem::take(&mut self.reply);
+        let seen = self.seen;
         let (end, error) = match end {
             _ if seen.error => (CallEnd::UpstreamError, reply.error.take()),
             _ if seen.finished && seen.done => (CallEnd::Complete, None),
@@ -209,7 +212,7 @@ impl Events {
             StreamEnd::DownstreamGone => (CallEnd::DownstreamGone, None),
         };
         let document = assess::document(&mut reply);
-        assess::captured(reply, &facts, end, error, document)
+        assess::captured(reply, &self.facts, end, error, document)
     }
 }
 

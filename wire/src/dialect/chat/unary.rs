@@ -9,7 +9,7 @@ use crate::scan::{Edits, sound};
 use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
 
-/// See [`Dialect::unary`](crate::dialect::Dialect::unary).
+/// See [`ChatCompletions::unary`](super::ChatCompletions::unary).
 pub(super) fn capture(body: &Bytes, facts: &RequestFacts) -> (Bytes, Captured) {
     let (mut reply, mut layout) = (Reply::default(), Layout::default());
     if let Err(error) = reply.read(body, Form::Whole, Keep::of(facts), &mut layout) {

@@ -1,0 +1,386 @@
+use super::flow::{Flow, Writer};
+use super::reply::Reply;
+use super::{Fields, Lost};
+use crate::call::{CallEnd, Change, DialectName};
+use crate::capture::{
+    Captured, Prepared, RequestError, RequestFacts, RequestRules, Shown, StreamEnd, StreamError, StreamForm,
+    StreamSeen, WayBack,
+};
+use crate::dialect::chat::{self, ChatCompletions};
+use crate::dialect::{Asked, Dialect, ModelEntry, SideRoute, StreamCapture, Target};
+use crate::scan::{ScanError, ScanProblem, canonical, members};
+use crate::sse::Splitter;
+use crate::trajectory::BodyShape;
+use bytes::{Bytes, BytesMut};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+
+/// What a dialect says, and how it is said in chat completions.
+pub(crate) trait Translation: Send + Sync {
+    /// The dialect's name.
+    fn name(&self) -> DialectName;
+
+    /// See [`Dialect::route`].
+    fn route(&self, asked: &Asked<'_>) -> Option<Target>;
+
+    /// See [`Dialect::side_route`].
+    fn side_route(&self, asked: &Asked<'_>) -> Option<SideRoute>;
+
+    /// What of a body tells no retry from what it repeats.
+    fn not_in_retry_key(&self) -> &'static [&'static str];
+
+    /// A text that belongs to the key of retries beside the rest of the body.
+    fn more_of_retry_key(&self, _body: &Map<String, Value>) -> String {
+        String::new()
+    }
+
+    /// The request in chat completions, without what the tap decides.
+    fn request(&self, target: &Target, fields: Fields, lost: &mut Lost) -> Result<ChatRequest, RequestError>;
+
+    /// What a body says that asks for a number of tokens: the body whose tokens are meant.
+    fn counted_request(&self, fields: Map<String, Value>) -> Map<String, Value> {
+        fields
+    }
+
+    /// The reply as one document.
+    fn document(&self, reply: &Reply, facts: &RequestFacts) -> Vec<u8>;
+
+    /// What writes a streamed reply.
+    fn writer(&self, facts: &RequestFacts) -> Box<dyn Writer>;
+
+    /// The body of an error.
+    fn error_body(&self, status: u16, message: &str) -> Vec<u8>;
+
+    /// What keeps a stream alive.
+    fn keep_alive(&self) -> &'static [u8];
+
+    /// See [`Dialect::token_count`].
+    fn token_count(&self, tokens: u64) -> Option<Vec<u8>>;
+
+    /// See [`Dialect::models`].
+    fn models(&self, models: &[ModelEntry]) -> Option<Vec<u8>>;
+
+    /// See [`Dialect::model`].
+    fn model(&self, model: &ModelEntry) -> Option<Vec<u8>>;
+
+    /// See [`Dialect::shape`].
+    fn shape(&self) -> &'static BodyShape;
+}
+
+/// A request in chat completions.
+#[derive(Debug, Default)]
+pub(crate) struct ChatRequest {
+    /// Its body.
+    pub(crate) body: Map<String, Value>,
+    /// What is needed for the reply.
+    pub(crate) way_back: WayBack,
+    /// How the stream is written.
+    pub(crate) form: StreamForm,
+}
+
+impl ChatRequest {
+    /// Puts a member in, where there is one.
+    pub(crate) fn set(&mut self, name: &str, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.body.insert(name.to_owned(), value.into());
+        }
+    }
+}
+
+/// A dialect that endpoints are asked for in chat completions.
+#[derive(Clone, Copy)]
+pub struct Translated(pub(crate) &'static dyn Translation);
+
+impl std::fmt::Debug for Translated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Translated").field(&self.0.name()).finish()
+    }
+}
+
+impl Translated {
+    fn read(body: &Bytes) -> Result<Map<String, Value>, RequestError> {
+        // It was found to be JSON before; what is left is a number that nobody can hold, or a bracket too many.
+        let unreadable = |error: serde_json::Error| {
+            let number = error.to_string().starts_with("number out of range");
+            RequestError::Json(ScanError {
+                at: error.column(),
+                problem: if number {
+                    ScanProblem::Literal
+                } else {
+                    ScanProblem::Depth
+                },
+            })
+        };
+        match serde_json::from_slice::<Value>(body).map_err(unreadable)? {
+            Value::Object(members) => Ok(members),
+            _ => Err(RequestError::NotAnObject),
+        }
+    }
+
+    /// What is the same in all attempts of a call.
+    fn retry_key(&self, target: &Target, body: &Bytes) -> Result<String, RequestError> {
+        let text = canonical(body, self.0.not_in_retry_key())?;
+        if text.first() != Some(&b'{') {
+            return Err(RequestError::NotAnObject);
+        }
+        let spans = members(body)?;
+        let mut seen = std::collections::HashSet::with_capacity(spans.len());
+        for member in spans {
+            let name = body.get(member.key).unwrap_or_default();
+            if !seen.insert(name) {
+                return Err(RequestError::DuplicateMember {
+                    member: crate::scan::decode_string(name).into_owned(),
+                });
+            }
+        }
+        let mut hash = Sha256::new();
+        hash.update(&text);
+        hash.update(target.model.as_deref().unwrap_or_default());
+        Ok(chat::hex(&hash.finalize()))
+    }
+
+    /// A document of the dialect as a stream.
+    fn replay(&self, reply: Reply, facts: &RequestFacts) -> Bytes {
+        let mut out = BytesMut::new();
+        Flow::replay(reply, self.0.writer(facts), &mut out);
+        out.freeze()
+    }
+}
+
+impl Dialect for Translated {
+    fn name(&self) -> DialectName {
+        self.0.name()
+    }
+
+    fn route(&self, asked: &Asked<'_>) -> Option<Target> {
+        self.0.route(asked)
+    }
+
+    fn side_route(&self, asked: &Asked<'_>) -> Option<SideRoute> {
+        self.0.side_route(asked)
+    }
+
+    fn prepare(&self, target: &Target, body: &Bytes, rules: &RequestRules) -> Result<Prepared, RequestError> {
+        let mut retry_body_sha256 = self.retry_key(target, body)?;
+        let members = Self::read(body)?;
+        let more = self.0.more_of_retry_key(&members);
+        if !more.is_empty() {
+            retry_body_sha256 = chat::hex(&Sha256::digest(format!("{retry_body_sha256}{more}")));
+        }
+        let mut lost = Lost::default();
+        let request = self.0.request(target, Fields::of_request(members), &mut lost)?;
+        let text = Bytes::from(Value::Object(request.body).to_string());
+        let mut prepared = chat::edit(&text, rules)?;
+        let facts = &mut prepared.facts;
+        facts.retry_body_sha256 = retry_body_sha256;
+        facts.untranslated = lost.into_names();
+        facts.way_back = Arc::new(request.way_back);
+        facts.form = request.form;
+        Ok(prepared)
+    }
+
+    fn refused(&self, status: u16, body: &[u8], facts: &RequestFacts) -> Vec<Change> {
+        ChatCompletions.refused(status, body, facts)
+    }
+
+    fn stream(&self, facts: &RequestFacts, event_limit_bytes: usize) -> Box<dyn StreamCapture> {
+        Box::new(TranslatedStream {
+            dialect: *self,
+            chat: ChatCompletions.stream(facts, event_limit_bytes),
+            // What comes out of there is not larger, but for names that move between events.
+            splitter: Splitter::new(event_limit_bytes.saturating_mul(2)),
+            chat_out: BytesMut::new(),
+            flow: Flow::new(self.0.writer(facts)),
+            facts: facts.clone(),
+            own_words_at: None,
+        })
+    }
+
+    fn whole(&self, body: &Bytes, facts: &RequestFacts) -> (Shown, Captured) {
+        let (document, mut captured) = ChatCompletions.unary(body, facts);
+        if captured.end != CallEnd::Complete {
+            return (Shown::Nothing, captured);
+        }
+        let Some(reply) = Reply::of_document(&document) else {
+            captured.end = CallEnd::UpstreamError;
+            captured.error = Some("the endpoint's reply cannot be translated".into());
+            return (Shown::Nothing, captured);
+        };
+        captured.response = self.0.document(&reply, facts).into();
+        let shown = if facts.streamed {
+            Shown::Stream(self.replay(reply, facts))
+        } else {
+            Shown::Document(captured.response.clone())
+        };
+        (shown, captured)
+    }
+
+    fn refused_reply(&self, status: u16, body: &Bytes) -> (Option<Bytes>, Captured) {
+        let (_, mut captured) = ChatCompletions.refused_reply(status, body);
+        let body = Bytes::from(self.0.error_body(status, &chat::error_message(body)));
+        captured.response = body.clone();
+        (Some(body), captured)
+    }
+
+    fn error_event(&self, status: u16, message: &str, form: StreamForm) -> Bytes {
+        let facts = RequestFacts {
+            form,
+            ..RequestFacts::default()
+        };
+        let mut out = BytesMut::new();
+        self.0
+            .writer(&facts)
+            .fail(&Reply::default(), status, message, &mut out);
+        out.freeze()
+    }
+
+    fn error_body(&self, status: u16, message: &str, _: &str) -> Bytes {
+        self.0.error_body(status, message).into()
+    }
+
+    fn assistant_reply(&self, text: &str, facts: &RequestFacts, created_unix_s: u64) -> Bytes {
+        let unary = RequestFacts {
+            streamed: false,
+            ..facts.clone()
+        };
+        let chat = ChatCompletions.assistant_reply(text, &unary, created_unix_s);
+        // It is our own, and can be read.
+        let reply = Reply::of_document(&chat).unwrap_or_default();
+        if facts.streamed {
+            self.replay(reply, facts)
+        } else {
+            self.0.document(&reply, facts).into()
+        }
+    }
+
+    fn keep_alive(&self) -> Bytes {
+        Bytes::from_static(self.0.keep_alive())
+    }
+
+    fn token_count(&self, tokens: u64) -> Option<Bytes> {
+        self.0.token_count(tokens).map(Into::into)
+    }
+
+    fn to_be_counted(&self, target: &Target, body: &Bytes) -> Result<Bytes, RequestError> {
+        canonical(body, &[])?;
+        let members = self.0.counted_request(Self::read(body)?);
+        let request = self
+            .0
+            .request(target, Fields::of_request(members), &mut Lost::default())?;
+        Ok(Value::Object(request.body).to_string().into())
+    }
+
+    fn models(&self, models: &[ModelEntry]) -> Option<Bytes> {
+        self.0.models(models).map(Into::into)
+    }
+
+    fn model(&self, model: &ModelEntry) -> Option<Bytes> {
+        self.0.model(model).map(Into::into)
+    }
+
+    fn shape(&self) -> &'static BodyShape {
+        self.0.shape()
+    }
+}
+
+/// A streamed reply: captured as a chat completion, and what the agent would get of that, translated.
+struct TranslatedStream {
+    dialect: Translated,
+    chat: Box<dyn StreamCapture>,
+    splitter: Splitter,
+    /// What the agent would get in chat completions.
+    chat_out: BytesMut,
+    flow: Flow,
+    facts: RequestFacts,
+    own_words_at: Option<usize>,
+}
+
+impl TranslatedStream {
+    /// Translates what the capture has let out.
+    fn translate(&mut self, out: &mut BytesMut) -> Result<(), StreamError> {
+        let start = out.len();
+        let seen = self.chat.seen();
+        self.own_words_at = seen.own_words_at.map(|_| start);
+        self.flow.prompt_is(seen.prompt_tokens);
+        let mut events = self.splitter.push(&self.chat_out);
+        let result = loop {
+            match events.next() {
+                Ok(Some(event)) => {
+                    let Some(data) = event.data() else {
+                        // A comment says that the connection lives.
+                        if event.raw.starts_with(b":") {
+                            out.extend_from_slice(self.dialect.0.keep_alive());
+                        }
+                        continue;
+                    };
+                    if data.trim_ascii() == b"[DONE]" {
+                        self.flow.end(out);
+                    } else if self.flow.take(&data, out).is_err() {
+                        break Err(StreamError::Malformed);
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => {
+                    break Err(StreamError::EventTooLarge {
+                        limit_bytes: error.limit_bytes,
+                    });
+                }
+            }
+        };
+        self.chat_out.clear();
+        result
+    }
+}
+
+impl StreamCapture for TranslatedStream {
+    fn push(&mut self, chunk: &[u8], out: &mut BytesMut) -> Result<(), StreamError> {
+        let pushed = self.chat.push(chunk, &mut self.chat_out);
+        self.translate(out)?;
+        pushed
+    }
+
+    fn holds(&self) -> bool {
+        self.chat.holds()
+    }
+
+    fn release(&mut self, out: &mut BytesMut) {
+        self.chat.release(&mut self.chat_out);
+        // What is held back was read already.
+        let _ = self.translate(out);
+    }
+
+    fn seen(&self) -> StreamSeen {
+        let seen = self.chat.seen();
+        StreamSeen {
+            // The agent has it all only when the dialect's own last event is out.
+            finished: seen.finished && self.flow.is_over(),
+            own_words_at: self.own_words_at,
+            ..seen
+        }
+    }
+
+    fn finish(&mut self, end: StreamEnd, out: &mut BytesMut) -> Captured {
+        let mut captured = self.chat.finish(end, &mut self.chat_out);
+        // What cannot be read now ends a stream that has not ended well.
+        let translated = self.translate(out);
+        if translated.is_err() && captured.end == CallEnd::Complete {
+            captured.end = CallEnd::UpstreamCut;
+            captured.error = Some(StreamError::Malformed.to_string());
+        }
+        if captured.end == CallEnd::Complete {
+            self.flow.end(out);
+        }
+        if self.flow.has_begun() {
+            captured.response = self.dialect.0.document(self.flow.reply(), &self.facts).into();
+        } else if !captured.response.is_empty() {
+            let message = captured.error.as_deref().unwrap_or_default();
+            captured.response = self.dialect.0.error_body(500, message).into();
+        }
+        captured
+    }
+
+    fn fail(&mut self, message: &str, out: &mut BytesMut) {
+        self.flow.fail(502, message, out);
+    }
+}
