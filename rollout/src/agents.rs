@@ -27,6 +27,9 @@ mod lines;
 /// OpenCode.
 mod opencode;
 
+/// Qwen Code.
+mod qwen_code;
+
 /// Any program.
 mod command;
 
@@ -37,6 +40,7 @@ pub use contract::{
 };
 pub use lines::LineReader;
 pub use opencode::OpenCode;
+pub use qwen_code::QwenCode;
 
 use dressage_wire::task::Task;
 use std::sync::Arc;
@@ -54,6 +58,7 @@ impl Agents {
         Self {
             agents: vec![
                 Arc::new(OpenCode),
+                Arc::new(QwenCode),
                 Arc::new(Command),
             ],
         }
