@@ -30,6 +30,9 @@ mod opencode;
 /// Qwen Code.
 mod qwen_code;
 
+/// mini-swe-agent.
+mod mini_swe_agent;
+
 /// Any program.
 mod command;
 
@@ -39,6 +42,7 @@ pub use contract::{
     Session, Wish,
 };
 pub use lines::LineReader;
+pub use mini_swe_agent::MiniSweAgent;
 pub use opencode::OpenCode;
 pub use qwen_code::QwenCode;
 
@@ -59,6 +63,7 @@ impl Agents {
             agents: vec![
                 Arc::new(OpenCode),
                 Arc::new(QwenCode),
+                Arc::new(MiniSweAgent),
                 Arc::new(Command),
             ],
         }
