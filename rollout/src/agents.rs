@@ -27,6 +27,9 @@ mod lines;
 /// OpenCode.
 mod opencode;
 
+/// Claude Code.
+mod claude_code;
+
 /// Qwen Code.
 mod qwen_code;
 
@@ -36,6 +39,7 @@ mod mini_swe_agent;
 /// Any program.
 mod command;
 
+pub use claude_code::ClaudeCode;
 pub use command::Command;
 pub use contract::{
     Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, PlannedFile,
@@ -62,6 +66,7 @@ impl Agents {
         Self {
             agents: vec![
                 Arc::new(OpenCode),
+                Arc::new(ClaudeCode),
                 Arc::new(QwenCode),
                 Arc::new(MiniSweAgent),
                 Arc::new(Command),
