@@ -30,6 +30,9 @@ mod opencode;
 /// Claude Code.
 mod claude_code;
 
+/// Codex.
+mod codex;
+
 /// Qwen Code.
 mod qwen_code;
 
@@ -40,6 +43,7 @@ mod mini_swe_agent;
 mod command;
 
 pub use claude_code::ClaudeCode;
+pub use codex::Codex;
 pub use command::Command;
 pub use contract::{
     Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, PlannedFile,
@@ -67,6 +71,7 @@ impl Agents {
             agents: vec![
                 Arc::new(OpenCode),
                 Arc::new(ClaudeCode),
+                Arc::new(Codex),
                 Arc::new(QwenCode),
                 Arc::new(MiniSweAgent),
                 Arc::new(Command),
