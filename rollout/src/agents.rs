@@ -33,6 +33,9 @@ mod claude_code;
 /// Codex.
 mod codex;
 
+/// Gemini CLI.
+mod gemini_cli;
+
 /// Qwen Code.
 mod qwen_code;
 
@@ -49,6 +52,7 @@ pub use contract::{
     Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, PlannedFile,
     Session, Wish,
 };
+pub use gemini_cli::GeminiCli;
 pub use lines::LineReader;
 pub use mini_swe_agent::MiniSweAgent;
 pub use opencode::OpenCode;
@@ -72,6 +76,7 @@ impl Agents {
                 Arc::new(OpenCode),
                 Arc::new(ClaudeCode),
                 Arc::new(Codex),
+                Arc::new(GeminiCli),
                 Arc::new(QwenCode),
                 Arc::new(MiniSweAgent),
                 Arc::new(Command),
