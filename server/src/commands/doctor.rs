@@ -12,6 +12,7 @@ use dressage_sandbox::lease::Owner;
 use dressage_sandbox::{BackendConfig, registry};
 use dressage_store::Store;
 use dressage_tap::Upstream;
+use dressage_wire::task::AgentSpec;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,7 +106,10 @@ fn verdict(findings: &Findings) -> Exit {
         .sandboxes
         .iter()
         .any(|entry| entry.name == DEFAULT_SANDBOX && entry.problem.is_none());
-    let agent = findings.agents.iter().any(|agent| agent.problem.is_none());
+    let agent = findings
+        .agents
+        .iter()
+        .any(|agent| is_default(agent) && agent.installed);
     if !sandbox
         || !agent
         || findings
@@ -120,6 +124,11 @@ fn verdict(findings: &Findings) -> Exit {
     } else {
         Exit::Done
     }
+}
+
+/// Whether it is the agent that works where a task names none, as in `demo`.
+fn is_default(agent: &AgentState) -> bool {
+    agent.name == AgentSpec::default().name
 }
 
 const ENDPOINT: &str = "endpoint";
@@ -364,10 +373,10 @@ fn lines(findings: &Findings) -> Vec<String> {
     }
     lines.push(styled(STRONG, "agents"));
     for agent in &findings.agents {
-        let state = if agent.problem.is_none() {
-            State::Good
-        } else {
-            State::Bad
+        let state = match (agent.installed, is_default(agent)) {
+            (true, _) => State::Good,
+            (false, true) => State::Bad,
+            (false, false) => State::Lacking,
         };
         let what = agent
             .problem
