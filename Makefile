@@ -27,13 +27,14 @@ test: prepare static ## formatting, lints, all tests, docs
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo build --workspace --bins --locked
-	@target/debug/dressage agents install opencode
+	@target/debug/dressage agents install opencode qwen-code
 	cargo test --workspace --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	scripts/python-tests target/debug/dressage
 
-soak: build ## the full counts: kills, thousands of rollouts, the real llama.cpp; sums up in docs/soak.md
-	@target/release/dressage agents install opencode
+soak: build ## the full counts: kills, thousands of rollouts, every agent, the real llama.cpp; sums up in docs/soak.md
+	@scripts/prepare /usr/bin/pip3=python3-pip
+	@target/release/dressage agents install
 	scripts/soak
 
 wheel: build ## build the Python package, which carries the program, into target/wheels

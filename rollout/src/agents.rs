@@ -9,17 +9,56 @@ mod contract;
 /// Whether a file is a program for this machine.
 mod program;
 
-/// npm packages, installed into Dressage's own cache.
+/// A version's tree in Dressage's own cache.
+mod tree;
+
+/// What npm fetches.
 mod npm;
+
+/// What pip fetches.
+mod pip;
+
+/// Tables merged deep.
+mod merge;
+
+/// Lines of JSON that mean the same to several agents.
+mod lines;
 
 /// OpenCode.
 mod opencode;
 
+/// Claude Code.
+mod claude_code;
+
+/// Codex.
+mod codex;
+
+/// Gemini CLI.
+mod gemini_cli;
+
+/// Qwen Code.
+mod qwen_code;
+
+/// mini-swe-agent.
+mod mini_swe_agent;
+
+/// Any program.
+mod command;
+
+pub use claude_code::ClaudeCode;
+pub use codex::Codex;
+pub use command::Command;
 pub use contract::{
     Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, PlannedFile,
+    Session, Wish,
 };
+pub use gemini_cli::GeminiCli;
+pub use lines::LineReader;
+pub use mini_swe_agent::MiniSweAgent;
 pub use opencode::OpenCode;
+pub use qwen_code::QwenCode;
 
+use dressage_wire::task::Task;
 use std::sync::Arc;
 
 /// The agents that a process knows.
@@ -33,7 +72,15 @@ impl Agents {
     #[must_use]
     pub fn builtin() -> Self {
         Self {
-            agents: vec![Arc::new(OpenCode)],
+            agents: vec![
+                Arc::new(OpenCode),
+                Arc::new(ClaudeCode),
+                Arc::new(Codex),
+                Arc::new(GeminiCli),
+                Arc::new(QwenCode),
+                Arc::new(MiniSweAgent),
+                Arc::new(Command),
+            ],
         }
     }
 
@@ -59,5 +106,26 @@ impl Agents {
                 name: name.into(),
                 known: self.iter().map(|agent| agent.name().to_owned()).collect(),
             })
+    }
+
+    /// The agent of a task, where it can do what the task wishes.
+    ///
+    /// # Errors
+    /// [`AgentError::Unknown`], [`AgentError::NotHonoured`] with the key of the task, or what the agent itself says.
+    pub fn of_task(&self, task: &Task) -> Result<Arc<dyn Agent>, AgentError> {
+        let agent = self.get(&task.agent.name)?;
+        let refused = Wish::ALL
+            .into_iter()
+            .find(|wish| wish.is_in(task) && !agent.honours().contains(wish));
+        if let Some(wish) = refused {
+            let honour = |other: &&Arc<dyn Agent>| other.honours().contains(&wish);
+            return Err(AgentError::NotHonoured {
+                name: agent.name(),
+                key: wish.key(),
+                others: self.iter().filter(honour).map(|other| other.name()).collect(),
+            });
+        }
+        agent.check(&task.agent)?;
+        Ok(agent)
     }
 }

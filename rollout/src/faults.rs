@@ -65,6 +65,8 @@ codes! {
         "The agent's program could not be started.";
     AGENT_EXIT = "agent_exit", Agent, true,
         "The agent ended with another exit code than 0.";
+    AGENT_FAILED = "agent_failed", Agent, true,
+        "The agent ended with exit 0, but the last it reported was an error.";
     AGENT_KILLED = "agent_killed", Agent, true,
         "A signal ended the agent: it crashed, or something in the sandbox killed it.";
     AGENT_SILENT = "agent_silent", Agent, true,

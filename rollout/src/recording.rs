@@ -139,6 +139,7 @@ impl CallsSeen {
             self.unanswered_ms = meta.first_token_ms.is_none().then_some(meta.duration_ms);
             return;
         }
+        self.unanswered_ms = None;
         self.complete += u64::from(meta.end == CallEnd::Complete);
         if self.latest.is_none_or(|latest| meta.index >= latest) {
             self.latest = Some(meta.index);

@@ -101,9 +101,9 @@ impl OpenCall {
     pub(crate) fn identify(&mut self, headers: &HeaderMap) {
         let Some(open) = &mut self.open else { return };
         let signs = &open.session.config.signs;
-        let value = |name: Option<&str>| text(headers, name?).map(str::to_owned);
-        open.meta.session = value(signs.session_header);
-        open.meta.parent_session = value(signs.parent_session_header);
+        let (own, parent) = signs.conversation(|name| text(headers, name));
+        open.meta.session = own.map(str::to_owned);
+        open.meta.parent_session = parent.map(str::to_owned);
         open.meta.retry_count = text(headers, "x-stainless-retry-count").and_then(|count| count.parse().ok());
     }
 

@@ -50,6 +50,6 @@ mod body;
 mod server;
 
 pub use presets::PresetScript;
-pub use script::{Conversation, Script, ScriptedTurns, ToolCall, Turn};
+pub use script::{Conversation, Script, ScriptedTurns, Shell, ToolCall, Turn, Writer};
 pub use server::{KeepRequests, Received, ScriptedModel, ScriptedModelConfig, serve};
 pub use tokenizer::{Tokenizer, special};

@@ -21,6 +21,6 @@ pub mod signs;
 
 pub use captured::{Captured, Shown, StreamEnd, StreamError, StreamSeen};
 pub use request::{Ask, Prepared, RequestError, RequestFacts, RequestRules, StreamForm};
-pub use signs::{AgentSigns, AuxiliarySign, classify};
+pub use signs::{AgentSigns, AuxiliarySign, OfferedTools, classify};
 #[cfg(feature = "translated")]
 pub use way_back::{ToolForm, WayBack};

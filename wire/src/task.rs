@@ -21,7 +21,7 @@ mod validate;
 pub use choices::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyWhen};
 pub use content::{ContentError, FileContent};
 pub use parse::TaskError;
-pub use parts::{AgentSpec, Limits, RewardRange};
+pub use parts::{AgentSpec, Limits, McpServer, RewardRange};
 pub use validate::{INSTRUCTION_MAX_BYTES, TIMEOUT_MAX_S};
 
 use crate::sampling::Sampling;
@@ -37,6 +37,9 @@ pub struct Task {
     pub id: Option<String>,
     /// What the agent is told, verbatim.
     pub instruction: String,
+    /// What it is told next, each when it has ended with what it was told before, in the same session.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<String>,
     /// Shell commands run in order before the agent; the first that fails ends the rollout.
     pub setup: Vec<String>,
     /// Shell commands run in order after the agent; the reward is passed / total.

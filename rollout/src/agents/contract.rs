@@ -1,9 +1,10 @@
+use super::lines::LineReader;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use dressage_wire::call::DialectName;
 use dressage_wire::capture::AgentSigns;
-use dressage_wire::event::AgentEvent;
-use dressage_wire::task::AgentSpec;
+use dressage_wire::task::{AgentSpec, Task};
 use secrecy::SecretString;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,11 +30,27 @@ pub trait Agent: Send + Sync {
         progress: &(dyn Fn(InstallProgress) + Send + Sync),
     ) -> Result<Installed, AgentError>;
 
-    /// How it is started. The instruction is not part of it: it always comes by standard input.
+    /// The dialect that its calls are in; `None` where the task says it.
+    fn dialect(&self) -> Option<DialectName>;
+
+    /// What a task may wish of it beside an instruction.
+    fn honours(&self) -> &'static [Wish];
+
+    /// Tools that are disabled where the task does not say which: they are of no use in a rollout.
+    fn disabled_tools(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Looks at what the task says of it, as far as that can be wrong before anything is made.
+    fn check(&self, _spec: &AgentSpec) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    /// How it is started for a prompt.
     fn launch(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan, AgentError>;
 
-    /// Reads one line of its standard output; adds what it means to `events`. A line that means nothing adds nothing.
-    fn parse_line(&self, line: &[u8], events: &mut Vec<AgentEvent>);
+    /// Reads what it prints on its standard output, from its start to its end.
+    fn reader(&self) -> LineReader;
 
     /// By what its calls are known; a call without these signs is foreign.
     fn signs(&self) -> AgentSigns;
@@ -49,10 +66,74 @@ pub trait Agent: Send + Sync {
 pub struct Installed {
     /// Its version.
     pub version: String,
-    /// The tree that is put into the sandbox, read-only.
-    pub directory: PathBuf,
-    /// The program, relative to `directory`.
+    /// The tree that is put into the sandbox, read-only; none where the sandbox has the program already.
+    pub directory: Option<PathBuf>,
+    /// The program: relative to `directory`, or absolute where it is in every sandbox.
     pub program: String,
+}
+
+/// What a task can wish of an agent beside an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// `agent.version`.
+    Version,
+    /// `agent.system_prompt`.
+    SystemPrompt,
+    /// `agent.disabled_tools`.
+    DisabledTools,
+    /// `agent.enabled_tools`.
+    EnabledTools,
+    /// `agent.config`.
+    Config,
+    /// `agent.mcp_servers`.
+    McpServers,
+    /// `turns`.
+    Turns,
+}
+
+impl Wish {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Version,
+        Self::SystemPrompt,
+        Self::DisabledTools,
+        Self::EnabledTools,
+        Self::Config,
+        Self::McpServers,
+        Self::Turns,
+    ];
+
+    /// The key of the task.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Version => "agent.version",
+            Self::SystemPrompt => "agent.system_prompt",
+            Self::DisabledTools => "agent.disabled_tools",
+            Self::EnabledTools => "agent.enabled_tools",
+            Self::Config => "agent.config",
+            Self::McpServers => "agent.mcp_servers",
+            Self::Turns => "turns",
+        }
+    }
+
+    /// Whether a task wishes it.
+    #[must_use]
+    pub fn is_in(self, task: &Task) -> bool {
+        let agent = &task.agent;
+        match self {
+            Self::Version => agent.version.is_some(),
+            Self::SystemPrompt => agent.system_prompt.is_some(),
+            Self::DisabledTools => agent
+                .disabled_tools
+                .as_ref()
+                .is_some_and(|tools| !tools.is_empty()),
+            Self::EnabledTools => agent.enabled_tools.is_some(),
+            Self::Config => !agent.config.is_empty(),
+            Self::McpServers => !agent.mcp_servers.is_empty(),
+            Self::Turns => !task.turns.is_empty(),
+        }
+    }
 }
 
 /// What to install, and where.
@@ -66,6 +147,8 @@ pub struct InstallRequest {
     pub npm: Option<PathBuf>,
     /// The user's own npm configuration (which registry, which proxy), read and never written.
     pub npm_config: Option<PathBuf>,
+    /// The Python that every sandbox has, at the same path; looked for in the system's folders if unset.
+    pub python: Option<PathBuf>,
     /// Whether what is there is replaced.
     pub force: bool,
 }
@@ -84,6 +167,8 @@ pub enum InstallProgress {
     Fetching {
         /// Package and version.
         package: String,
+        /// The program that fetches it.
+        installer: &'static str,
         /// Where it will be.
         directory: PathBuf,
     },
@@ -103,10 +188,18 @@ pub enum InstallProgress {
 pub struct LaunchRequest<'a> {
     /// The task's wishes.
     pub spec: &'a AgentSpec,
+    /// What it is told, verbatim.
+    pub prompt: &'a str,
+    /// The conversation that this belongs to.
+    pub session: Session<'a>,
+    /// Tools that it may not use; none where the task enables some.
+    pub disabled_tools: &'a [String],
     /// Home in the sandbox, absolute.
     pub home: &'a str,
     /// Working directory in the sandbox, absolute.
     pub working_directory: &'a str,
+    /// Its tree's path in the sandbox; empty where it has none.
+    pub directory: &'a str,
     /// The program's path in the sandbox.
     pub program: &'a str,
     /// Base URL of the model, `/v1` included.
@@ -119,6 +212,40 @@ pub struct LaunchRequest<'a> {
     pub max_tokens: Option<u64>,
 }
 
+/// The conversation that a prompt belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Session<'a> {
+    /// One that begins with it.
+    New,
+    /// The one before it.
+    Resumed {
+        /// The agent's own id of it, where it told one.
+        id: Option<&'a str>,
+    },
+}
+
+impl LaunchRequest<'_> {
+    /// The base URL without `/v1`, for agents that write it themselves.
+    #[must_use]
+    pub fn base_url_without_version(&self) -> &str {
+        self.base_url.strip_suffix("/v1").unwrap_or(self.base_url)
+    }
+
+    /// A file of ours in the sandbox, readable by the agent.
+    pub(super) fn file(&self, name: &str, content: impl Into<Bytes>) -> PlannedFile {
+        PlannedFile {
+            path: self.own_path(name),
+            content: content.into(),
+            mode: 0o600,
+        }
+    }
+
+    /// Where a file of ours is in the sandbox.
+    pub(super) fn own_path(&self, name: &str) -> String {
+        format!("{}/.config/dressage/{name}", self.home)
+    }
+}
+
 /// How an agent is started.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchPlan {
@@ -128,6 +255,8 @@ pub struct LaunchPlan {
     pub env: BTreeMap<String, String>,
     /// Files written before it starts.
     pub files: Vec<PlannedFile>,
+    /// What it reads on its standard input, which then ends.
+    pub stdin: Bytes,
 }
 
 /// A file that an agent needs.
@@ -207,6 +336,16 @@ pub enum AgentError {
         #[source]
         source: std::io::Error,
     },
+    /// The task wishes what the agent cannot do.
+    #[error("agent `{name}` does not support `{key}`")]
+    NotHonoured {
+        /// Its name.
+        name: &'static str,
+        /// The key of the task.
+        key: &'static str,
+        /// The agents that can.
+        others: Vec<&'static str>,
+    },
     /// The task's wishes cannot be met.
     #[error("agent `{name}` cannot be configured: {reason}")]
     Config {
@@ -238,6 +377,13 @@ impl AgentError {
             Self::Broken { name, .. } => Some(format!("run `dressage agents install {name} --force`")),
             Self::Installer { program: "npm", .. } => {
                 Some("npm must be on PATH (apt-get install npm) and reach its registry".into())
+            }
+            Self::Installer { program: "pip", .. } => Some(
+                "the system's own Python needs pip (apt-get install python3-pip), which must reach its index"
+                    .into(),
+            ),
+            Self::NotHonoured { others, .. } if !others.is_empty() => {
+                Some(format!("agents that do: {}", others.join(", ")))
             }
             _ => None,
         }

@@ -11,12 +11,14 @@ mod config;
 mod lines;
 
 use super::contract::{
-    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest,
+    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, Session, Wish,
 };
-use super::npm::NativePackage;
+use super::lines::LineReader;
+use super::npm::NpmPackages;
+use super::tree::{self, Tree};
 use async_trait::async_trait;
+use dressage_wire::call::DialectName;
 use dressage_wire::capture::AgentSigns;
-use dressage_wire::event::AgentEvent;
 use secrecy::ExposeSecret as _;
 use std::path::Path;
 
@@ -59,20 +61,18 @@ fn package() -> Result<&'static str, AgentError> {
     }
 }
 
-fn native(version: Option<&str>) -> Result<NativePackage<'_>, AgentError> {
-    let version = version.unwrap_or(VERSION);
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+');
-    if !version.starts_with(|first: char| first.is_ascii_digit()) || !version.bytes().all(plain) {
-        return Err(AgentError::BadVersion {
-            name: NAME,
-            version: version.into(),
-        });
-    }
-    Ok(NativePackage {
+fn tree(version: Option<&str>) -> Result<Tree<NpmPackages>, AgentError> {
+    let version = tree::version(NAME, version, VERSION)?;
+    let package = package()?;
+    Ok(Tree {
         agent: NAME,
-        package: package()?,
+        source: NpmPackages {
+            packages: vec![format!("{package}@{version}")],
+            kept: format!("node_modules/{package}"),
+            program: "bin/opencode",
+            script: None,
+        },
         version,
-        program: "bin/opencode",
     })
 }
 
@@ -87,7 +87,7 @@ impl Agent for OpenCode {
     }
 
     fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
-        native(version)?.installed(cache_dir)
+        tree(version)?.installed(cache_dir)
     }
 
     async fn install(
@@ -95,23 +95,32 @@ impl Agent for OpenCode {
         request: &InstallRequest,
         progress: &(dyn Fn(InstallProgress) + Send + Sync),
     ) -> Result<Installed, AgentError> {
-        native(request.version.as_deref())?
-            .install(request, progress)
-            .await
+        tree(request.version.as_deref())?.install(request, progress).await
+    }
+
+    fn dialect(&self) -> Option<DialectName> {
+        Some(DialectName::ChatCompletions)
+    }
+
+    fn honours(&self) -> &'static [Wish] {
+        &Wish::ALL
+    }
+
+    fn disabled_tools(&self) -> &'static [&'static str] {
+        &["webfetch", "question"]
     }
 
     fn launch(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan, AgentError> {
-        let argv = [
-            request.program,
-            "run",
-            "--format",
-            "json",
-            "--auto",
-            "--title",
-            "rollout",
-        ];
+        let mut argv = vec![request.program, "run", "--format", "json", "--auto"];
+        match request.session {
+            // Without a title of ours, a call of its own would find one.
+            Session::New => argv.extend(["--title", "rollout"]),
+            Session::Resumed { id: Some(id) } => argv.extend(["--session", id]),
+            Session::Resumed { id: None } => argv.push("--continue"),
+        }
         let mut plan = LaunchPlan {
-            argv: argv.map(String::from).into(),
+            argv: argv.into_iter().map(String::from).collect(),
+            stdin: request.prompt.to_owned().into(),
             ..LaunchPlan::default()
         };
         plan.env = QUIET
@@ -127,8 +136,8 @@ impl Agent for OpenCode {
         Ok(plan)
     }
 
-    fn parse_line(&self, line: &[u8], events: &mut Vec<AgentEvent>) {
-        lines::parse(line, events);
+    fn reader(&self) -> LineReader {
+        Box::new(lines::parse)
     }
 
     fn signs(&self) -> AgentSigns {

@@ -1,4 +1,4 @@
-//! The agent works: its program is started with the instruction on standard input, and watched until it has ended.
+//! The agent works: its program is started for each prompt of the task, and watched until it has ended.
 
 /// How the agent reaches its model.
 mod access;
@@ -21,7 +21,7 @@ use self::verdict::{Facts, Last};
 use super::boot::seconds;
 use super::plan::{AGENT_ASSET, Plan, working_directory};
 use super::setup::REPORT_SLACK;
-use crate::agents::LaunchRequest;
+use crate::agents::{LaunchRequest, Session};
 use crate::faults;
 use crate::recording::Recording;
 use crate::report::{Report, Stop, millis};
@@ -36,6 +36,9 @@ use tokio::time::Instant;
 
 /// How long an agent may take to end by itself once a budget has answered it.
 const BUDGET_GRACE: Duration = Duration::from_secs(10);
+
+/// What a turn of a session is given where nothing is left of the stage's time: enough to be ended by its deadline.
+const LEAST_TIME: Duration = Duration::from_millis(1);
 
 /// The signal of a program that is killed.
 const KILLED: i32 = 9;
@@ -56,7 +59,8 @@ pub(crate) async fn run(
     stop.map_or(Ok(()), Err)
 }
 
-/// From the agent's start to the end of its processes.
+/// From the agent's start to the end of its processes, for each prompt of the task in its turn: a later one goes to the
+/// same session, once the agent has ended by itself with exit 0.
 async fn work(
     scope: &Scope,
     plan: &Plan,
@@ -65,11 +69,87 @@ async fn work(
     access: &Access,
     report: &mut Report,
 ) -> Result<Facts, Stop> {
-    let failed = |error: &SandboxError| Stop::sandbox(Stage::Agent, faults::AGENT_START_FAILED, error);
-    let timeout = seconds(scope.request.task.limits.agent_timeout_s);
+    let task = &scope.request.task;
+    let limit = seconds(task.limits.agent_timeout_s);
     let since = std::time::Instant::now();
-    let command = command(scope, plan, sandbox, access, report, timeout).await?;
-    let output = Arc::new(AgentOutput::new(plan.agent.clone(), scope.events.clone()));
+    let output = Arc::new(AgentOutput::new(&*plan.agent, scope.events.clone()));
+    let mut session: Option<String> = None;
+    let mut later = task.turns.iter();
+    let mut prompt = Prompt {
+        text: &task.instruction,
+        session: Session::New,
+    };
+    loop {
+        // The deadline is that of the stage, whatever the number of prompts.
+        let left = limit.saturating_sub(since.elapsed()).max(LEAST_TIME);
+        let command = command(scope, plan, sandbox, access, report, prompt, left).await?;
+        let last = one_prompt(scope, sandbox, access, report, command, &output).await;
+        let said = output.finish();
+        let (exit_code, signal) = match &last {
+            Ok(last) => last.exit().map_or((-1, None), |exit| (exit.code, exit.signal)),
+            Err(Stop::Cancelled) => (128 + KILLED, Some(KILLED)),
+            Err(Stop::Failed(_)) => (-1, None),
+        };
+        report.agent = Some(AgentOutcome {
+            exit_code,
+            signal,
+            spoke: said.spoke,
+            session: said.session.clone(),
+            log_tail: said.log_tail.clone(),
+            duration_ms: millis(since),
+        });
+        let last = last?;
+        let ended_well = !said.failed
+            && matches!(
+                last,
+                Last::Exit(Exit {
+                    code: 0,
+                    signal: None,
+                    timed_out: false,
+                    ..
+                })
+            );
+        match later.next() {
+            Some(text) if ended_well => {
+                session.clone_from(&said.session);
+                prompt = Prompt {
+                    text,
+                    session: Session::Resumed {
+                        id: session.as_deref(),
+                    },
+                };
+            }
+            _ => {
+                if !said.spoke && recording.seen().complete > 0 && ended_well {
+                    report.warn(format!(
+                        "agent `{}` exited 0 without any assistant text",
+                        plan.agent.name()
+                    ));
+                }
+                return Ok(Facts { last, said });
+            }
+        }
+    }
+}
+
+/// What the agent is told now.
+#[derive(Clone, Copy)]
+struct Prompt<'a> {
+    text: &'a str,
+    session: Session<'a>,
+}
+
+/// One run of the agent's program, and the end of everything it started.
+async fn one_prompt(
+    scope: &Scope,
+    sandbox: &dyn Sandbox,
+    access: &Access,
+    report: &mut Report,
+    command: Command,
+    output: &Arc<AgentOutput>,
+) -> Result<Last, Stop> {
+    let failed = |error: &SandboxError| Stop::sandbox(Stage::Agent, faults::AGENT_START_FAILED, error);
+    let timeout = command.timeout.unwrap_or_default();
     let mut process = tokio::select! {
         biased;
         () = scope.cancel.cancelled() => return Err(Stop::Cancelled),
@@ -90,28 +170,7 @@ async fn work(
             "the agent's processes could not be ended at once: {error}"
         ));
     }
-    let said = output.finish();
-    let (exit_code, signal) = match &last {
-        Ok(last) => last.exit().map_or((-1, None), |exit| (exit.code, exit.signal)),
-        Err(Stop::Cancelled) => (128 + KILLED, Some(KILLED)),
-        Err(Stop::Failed(_)) => (-1, None),
-    };
-    report.agent = Some(AgentOutcome {
-        exit_code,
-        signal,
-        spoke: said.spoke,
-        session: said.session.clone(),
-        log_tail: said.log_tail.clone(),
-        duration_ms: millis(since),
-    });
-    let last = last?;
-    if !said.spoke && recording.seen().complete > 0 && matches!(last, Last::Exit(Exit { code: 0, .. })) {
-        report.warn(format!(
-            "agent `{}` exited 0 without any assistant text",
-            plan.agent.name()
-        ));
-    }
-    Ok(Facts { last, said })
+    last
 }
 
 /// Waits for the agent's end, or brings it about.
@@ -151,20 +210,38 @@ async fn command(
     sandbox: &dyn Sandbox,
     access: &Access,
     report: &Report,
+    prompt: Prompt<'_>,
     timeout: Duration,
 ) -> Result<Command, Stop> {
     let task = &scope.request.task;
-    let directory = sandbox.asset_path(AGENT_ASSET).ok_or_else(|| {
-        faults::AGENT_START_FAILED.fault(
-            Some(Stage::Agent),
-            "the agent's program was not put into the sandbox",
-        )
-    })?;
+    let directory = match &plan.installed.directory {
+        None => String::new(),
+        Some(_) => sandbox.asset_path(AGENT_ASSET).ok_or_else(|| {
+            faults::AGENT_START_FAILED.fault(
+                Some(Stage::Agent),
+                "the agent's program was not put into the sandbox",
+            )
+        })?,
+    };
+    let program = &plan.installed.program;
+    let by_default = plan.agent.disabled_tools().iter().map(|&tool| tool.to_owned());
+    let disabled_tools = match (&task.agent.enabled_tools, &task.agent.disabled_tools) {
+        (Some(_), _) => Vec::new(),
+        (None, Some(tools)) => tools.clone(),
+        (None, None) => by_default.collect(),
+    };
     let launch = LaunchRequest {
         spec: &task.agent,
+        prompt: prompt.text,
+        session: prompt.session,
+        disabled_tools: &disabled_tools,
         home: sandbox.home(),
         working_directory: &working_directory(sandbox),
-        program: &format!("{directory}/{}", plan.installed.program),
+        directory: &directory,
+        program: &match program.starts_with('/') {
+            true => program.clone(),
+            false => format!("{directory}/{program}"),
+        },
         base_url: access.base_url(),
         api_key: access.api_key(),
         model: &plan.model,
@@ -197,7 +274,7 @@ async fn command(
         env,
         clear_env: report.environment.is_some(),
         cwd: Some(working_directory(sandbox)),
-        stdin: task.instruction.clone().into(),
+        stdin: launch.stdin,
         timeout: Some(timeout),
     })
 }

@@ -55,10 +55,15 @@ fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
     let mut labels = scope.labels.clone();
     labels.insert("dressage.rollout".into(), request.id.to_string());
     let relayed = request.mode == Mode::TransparentProxy && request.placement == Placement::Relay;
-    let mut assets = vec![Asset {
-        name: AGENT_ASSET.into(),
-        host_path: plan.installed.directory.clone(),
-    }];
+    let mut assets: Vec<_> = plan
+        .installed
+        .directory
+        .iter()
+        .map(|directory| Asset {
+            name: AGENT_ASSET.into(),
+            host_path: directory.clone(),
+        })
+        .collect();
     if request.mode == Mode::TransparentProxy && request.placement == Placement::InSandbox {
         assets.push(Asset {
             name: TAP_ASSET.into(),

@@ -5,6 +5,7 @@ use crate::run::Scope;
 use dressage_sandbox::Sandbox;
 use dressage_tap::Endpoint;
 use dressage_tap::endpoint::ProxyPolicy;
+use dressage_wire::call::DialectName;
 use dressage_wire::rollout::RolloutStart;
 use dressage_wire::task::{Limits, Mode, NetworkPolicy, Placement, Task};
 use std::sync::Arc;
@@ -43,8 +44,9 @@ pub(crate) struct Plan {
 pub(crate) async fn make(scope: &Scope) -> Result<Plan, Stop> {
     let request = &scope.request;
     let spec = &request.task.agent;
-    let agent = scope.agents.get(&spec.name);
-    start(scope, agent.as_deref().ok()).await?;
+    let agent = scope.agents.of_task(&request.task);
+    let named = scope.agents.get(&spec.name);
+    start(scope, named.as_deref().ok()).await?;
     if scope.cancel.is_cancelled() {
         return Err(Stop::Cancelled);
     }
@@ -53,7 +55,7 @@ pub(crate) async fn make(scope: &Scope) -> Result<Plan, Stop> {
         .validate()
         .map_err(|error| faults::TASK_INVALID.from_error(None, &error))?;
     let agent = agent.map_err(|error| agent_fault(&error))?;
-    supported(scope)?;
+    supported(scope, &*agent)?;
     let model = request.upstream.endpoint().model.clone().ok_or_else(|| {
         let endpoint = &request.upstream.endpoint().name;
         faults::UNSUPPORTED.fault(None, format!("endpoint `{endpoint}` names no model"))
@@ -98,7 +100,7 @@ async fn start(scope: &Scope, agent: Option<&dyn Agent>) -> Result<(), Stop> {
 }
 
 /// Refuses combinations that do not exist.
-fn supported(scope: &Scope) -> Result<(), Stop> {
+fn supported(scope: &Scope, agent: &dyn Agent) -> Result<(), Stop> {
     let request = &scope.request;
     let open = request.task.network == NetworkPolicy::Open;
     let refuse = |message: String, hint: &str| {
@@ -125,6 +127,13 @@ fn supported(scope: &Scope) -> Result<(), Stop> {
         (Mode::TransparentProxy, Placement::InSandbox) if !open => refuse(
             "placement in_sandbox needs a network, since the sandbox itself talks to the endpoint".into(),
             "set network = \"open\" in the task, or use placement relay",
+        ),
+        (Mode::TransparentProxy, Placement::InSandbox) if !speaks_chat(agent) => refuse(
+            format!(
+                "placement in_sandbox carries chat completions only, which agent `{}` does not speak",
+                agent.name()
+            ),
+            "use placement relay",
         ),
         (Mode::TransparentProxy, Placement::InSandbox) if !plain(request.upstream.endpoint()) => refuse(
             "placement in_sandbox cannot pass on the headers, ca_file or proxy of the endpoint".into(),
@@ -167,6 +176,11 @@ fn plain(endpoint: &Endpoint) -> bool {
     endpoint.headers.is_empty() && endpoint.ca_file.is_none() && direct
 }
 
+/// Whether an agent may speak chat completions; one whose task says what it speaks may.
+fn speaks_chat(agent: &dyn Agent) -> bool {
+    matches!(agent.dialect(), None | Some(DialectName::ChatCompletions))
+}
+
 fn budgeted(limits: &Limits) -> bool {
     limits
         .max_calls
@@ -183,6 +197,7 @@ fn names_home(task: &Task) -> bool {
         .chain(&task.verify)
         .chain(task.files.keys())
         .chain(task.verify_files.keys())
+        .chain(&task.turns)
         .chain(task.env.values())
         .chain(task.agent.env.values());
     texts.into_iter().any(|text| text.contains(HOME))
@@ -191,7 +206,7 @@ fn names_home(task: &Task) -> bool {
 fn agent_fault(error: &AgentError) -> Stop {
     let code = match error {
         AgentError::Unknown { .. } | AgentError::BadVersion { .. } => faults::AGENT_UNKNOWN,
-        AgentError::Config { .. } => faults::AGENT_CONFIG_INVALID,
+        AgentError::Config { .. } | AgentError::NotHonoured { .. } => faults::AGENT_CONFIG_INVALID,
         _ => faults::AGENT_MISSING,
     };
     let mut fault = code.from_error(None, error);

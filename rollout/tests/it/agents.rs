@@ -311,6 +311,7 @@ async fn an_installation_that_fails_says_why_and_leaves_nothing() {
         version: None,
         npm: Some(npm.clone()),
         npm_config: None,
+        python: None,
         force: false,
     };
     let install = async || OpenCode.install(&request(), &|_| {}).await.unwrap_err();
@@ -358,6 +359,7 @@ async fn an_installation_waits_for_another_of_the_same_and_what_is_there_is_not_
         // Whoever calls this fetches again.
         npm: Some("/nowhere/npm".into()),
         npm_config: None,
+        python: None,
         force: false,
     };
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -373,7 +375,7 @@ async fn an_installation_waits_for_another_of_the_same_and_what_is_there_is_not_
     std::fs::copy("/bin/true", directory.join("opencode")).unwrap();
     drop(other);
     let installed = installing.await.unwrap().unwrap();
-    assert_eq!(installed.directory, parent.join(OpenCode.pinned_version()));
+    assert_eq!(installed.directory, Some(parent.join(OpenCode.pinned_version())));
     let version = OpenCode.pinned_version().to_owned();
     assert_eq!(
         told.recv().await,
@@ -384,12 +386,12 @@ async fn an_installation_waits_for_another_of_the_same_and_what_is_there_is_not_
 #[test]
 fn the_table_of_agents_is_the_folder_of_agents() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/agents");
-    let shared = ["contract", "npm", "program"];
+    let shared = ["contract", "lines", "merge", "npm", "pip", "program", "tree"];
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
-        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().replace('_', "-"))
         .filter(|name| !shared.contains(&name.as_str()))
         .collect();
     files.sort();

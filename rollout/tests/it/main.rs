@@ -45,3 +45,6 @@ mod hold;
 
 /// The real OpenCode.
 mod opencode;
+
+/// Every real agent.
+mod conformance;

@@ -1,30 +1,15 @@
-use crate::world::{World, WorldPlan};
+use crate::world::{World, WorldPlan, agents_cache_dir};
 use dressage_rollout::presets::Preset;
 use dressage_testkit::model::PresetScript;
 use dressage_wire::event::Stage;
 use dressage_wire::fault::Ended;
 use dressage_wire::task::{CaptureMode, Task};
-use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Where `dressage agents install opencode` puts it for this user.
-fn cache_dir() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let given = variable("DRESSAGE_CACHE_DIR");
-    let system =
-        || Some(PathBuf::from("/var/cache/dressage")).filter(|path| path.join("agents/opencode").exists());
-    let own = || {
-        variable("XDG_CACHE_HOME")
-            .or(variable("HOME").map(|home| home.join(".cache")))
-            .map(|dir| dir.join("dressage"))
-    };
-    given.or_else(system).or_else(own).unwrap()
-}
 
 async fn world() -> World {
     World::planned(WorldPlan {
         script: Arc::new(PresetScript),
-        cache_dir: Some(cache_dir()),
+        cache_dir: Some(agents_cache_dir()),
         ..WorldPlan::default()
     })
     .await

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use dressage_rollout::agents::{
     Agent, AgentError, Agents, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest,
-    OpenCode,
+    LineReader, OpenCode, Wish,
 };
 use dressage_rollout::{Observer, QueueLimits, RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::Owner;
@@ -11,8 +11,9 @@ use dressage_testkit::fault::FaultPlan;
 use dressage_testkit::model::{
     KeepRequests, Script, ScriptedModel, ScriptedModelConfig, ScriptedTurns, Turn,
 };
+use dressage_wire::call::DialectName;
 use dressage_wire::capture::AgentSigns;
-use dressage_wire::event::{AgentEvent, Event, RolloutEvent, Stage};
+use dressage_wire::event::{Event, RolloutEvent, Stage};
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::{Recorder, RecorderError, Remains, RolloutOutcome, RolloutStart};
 use dressage_wire::task::{CaptureMode, Mode, Placement, Task};
@@ -283,7 +284,7 @@ impl Agent for ScriptedAgent {
         }
         Ok(Installed {
             version: "1".into(),
-            directory,
+            directory: Some(directory),
             program: "scripted_agent".into(),
         })
     }
@@ -296,12 +297,24 @@ impl Agent for ScriptedAgent {
         self.installed(&request.cache_dir, None)
     }
 
+    fn dialect(&self) -> Option<DialectName> {
+        OpenCode.dialect()
+    }
+
+    fn honours(&self) -> &'static [Wish] {
+        OpenCode.honours()
+    }
+
+    fn disabled_tools(&self) -> &'static [&'static str] {
+        OpenCode.disabled_tools()
+    }
+
     fn launch(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan, AgentError> {
         OpenCode.launch(request)
     }
 
-    fn parse_line(&self, line: &[u8], events: &mut Vec<AgentEvent>) {
-        OpenCode.parse_line(line, events);
+    fn reader(&self) -> LineReader {
+        OpenCode.reader()
     }
 
     fn signs(&self) -> AgentSigns {
@@ -330,6 +343,20 @@ pub fn tap_binary() -> PathBuf {
         path.display()
     );
     path
+}
+
+/// Where `dressage agents install` puts agents for this user.
+pub fn agents_cache_dir() -> PathBuf {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let given = variable("DRESSAGE_CACHE_DIR");
+    let system =
+        || Some(PathBuf::from("/var/cache/dressage")).filter(|path| path.join("agents/opencode").exists());
+    let own = || {
+        variable("XDG_CACHE_HOME")
+            .or(variable("HOME").map(|home| home.join(".cache")))
+            .map(|dir| dir.join("dressage"))
+    };
+    given.or_else(system).or_else(own).unwrap()
 }
 
 /// A temporary folder that other users can enter, as sandboxes of root have to.

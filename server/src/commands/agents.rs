@@ -6,6 +6,7 @@ use crate::exit::Exit;
 use crate::terminal::{BAD, FAINT, GOOD, STRONG, Table, styled};
 use crate::workspace::Context;
 use dressage_rollout::agents::{Agent, AgentError, InstallProgress, InstallRequest};
+use dressage_wire::call::DialectName;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -26,12 +27,13 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Install an agent into the cache directory, never into a home or a project.
+    /// Install agents into the cache directory, never into a home or a project.
     Install {
         /// Which; every agent if left out.
-        name: Option<String>,
-        /// Its version, where it is not to be the pinned one.
-        #[arg(long, value_name = "VERSION", requires = "name")]
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+        /// Its version, where it is not to be the pinned one; of one agent.
+        #[arg(long, value_name = "VERSION", requires = "names")]
         version: Option<String>,
         /// Install again what is there.
         #[arg(long)]
@@ -46,9 +48,11 @@ enum Command {
 pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     match &arguments.command {
         Command::List { json } => list(context, *json),
-        Command::Install { name, version, force } => {
-            install(context, name.as_deref(), version.as_deref(), *force).await
-        }
+        Command::Install {
+            names,
+            version,
+            force,
+        } => install(context, names, version.as_deref(), *force).await,
     }
 }
 
@@ -59,7 +63,13 @@ pub struct AgentState {
     pub name: &'static str,
     /// The version that is run where a task names none.
     pub pinned_version: String,
-    /// The tree that it is in, where it is installed and can be run.
+    /// The dialect that it speaks to its model; none where the task says it.
+    pub dialect: Option<DialectName>,
+    /// What of a task it honours beside the instruction, by key.
+    pub honours: Vec<&'static str>,
+    /// Whether it can be run: it is installed, or needs no installation.
+    pub installed: bool,
+    /// The tree that it is in, where it has one.
     pub directory: Option<PathBuf>,
     /// Why it cannot be run, where it is not merely absent.
     pub problem: Option<String>,
@@ -72,12 +82,15 @@ pub fn states(context: &Context) -> Vec<AgentState> {
     let state = |agent: &dyn Agent| {
         let found = agent.installed(&context.paths.cache, None);
         let (directory, error) = match found {
-            Ok(installed) => (Some(installed.directory), None),
+            Ok(installed) => (installed.directory, None),
             Err(error) => (None, Some(error)),
         };
         AgentState {
             name: agent.name(),
             pinned_version: agent.pinned_version().to_owned(),
+            dialect: agent.dialect(),
+            honours: agent.honours().iter().map(|wish| wish.key()).collect(),
+            installed: error.is_none(),
             directory,
             hint: error.as_ref().and_then(AgentError::hint),
             problem: error.map(|error| error.to_string()),
@@ -101,7 +114,7 @@ fn list(context: &Context, json: bool) -> Result<Exit, Failure> {
                 styled(FAINT, directory.display())
             ),
             (None, Some(problem)) => format!("{}: {problem}", styled(BAD, "not usable")),
-            (None, None) => styled(BAD, "not usable"),
+            (None, None) => styled(GOOD, "needs no installation"),
         };
         table.row([styled(STRONG, state.name), state.pinned_version, found]);
     }
@@ -113,22 +126,29 @@ fn list(context: &Context, json: bool) -> Result<Exit, Failure> {
 
 async fn install(
     context: &Context,
-    name: Option<&str>,
+    names: &[String],
     version: Option<&str>,
     force: bool,
 ) -> Result<Exit, Failure> {
+    if version.is_some() && names.len() > 1 {
+        return Err(Failure::input(
+            "`--version` is of one agent, and several are named",
+        ));
+    }
     let agents = context.agents();
-    let chosen = match name {
-        Some(name) => {
-            vec![agents.get(name).map_err(|error| failure(&error))?]
-        }
-        None => agents.iter().cloned().collect(),
-    };
+    let mut chosen = Vec::new();
+    for name in names {
+        chosen.push(agents.get(name).map_err(|error| failure(&error))?);
+    }
+    if chosen.is_empty() {
+        chosen.extend(agents.iter().cloned());
+    }
     let request = InstallRequest {
         cache_dir: context.paths.cache.clone(),
         version: version.map(str::to_owned),
         npm: context.program("npm"),
         npm_config: npm_config(&context.environment),
+        python: None,
         force,
     };
     for agent in chosen {
@@ -140,12 +160,15 @@ async fn install(
             .await;
         spinner.finish_and_clear();
         let installed = installed.map_err(|error| failure(&error))?;
-        context.terminal.line(format!(
-            "{} {} is installed in {}",
-            agent.name(),
-            installed.version,
-            installed.directory.display()
-        ));
+        let name = agent.name();
+        context.terminal.line(match installed.directory {
+            Some(directory) => format!(
+                "{name} {} is installed in {}",
+                installed.version,
+                directory.display()
+            ),
+            None => format!("{name} needs no installation"),
+        });
     }
     Ok(Exit::Done)
 }
@@ -153,7 +176,10 @@ async fn install(
 /// How a command ends where an agent cannot be had: what was asked for is wrong, or the machine lacks it.
 pub(super) fn failure(error: &AgentError) -> Failure {
     let exit = match error {
-        AgentError::BadVersion { .. } | AgentError::Unknown { .. } => Exit::BadInput,
+        AgentError::BadVersion { .. }
+        | AgentError::Unknown { .. }
+        | AgentError::NotHonoured { .. }
+        | AgentError::Config { .. } => Exit::BadInput,
         _ => Exit::MachineLacks,
     };
     Failure::from_error(exit, error).maybe_hint(error.hint())
@@ -181,8 +207,15 @@ fn tell(context: &Context, spinner: &ProgressBar, name: &str, progress: &Install
     let line = match progress {
         InstallProgress::AlreadyInstalled { version } => format!("{name} {version} is there already"),
         InstallProgress::Waiting => format!("{name}: waiting for another process that installs it"),
-        InstallProgress::Fetching { package, directory } => {
-            format!("{name}: fetching {package} with npm into {}", directory.display())
+        InstallProgress::Fetching {
+            package,
+            installer,
+            directory,
+        } => {
+            format!(
+                "{name}: fetching {package} with {installer} into {}",
+                directory.display()
+            )
         }
         InstallProgress::Checking => format!("{name}: trying it"),
         InstallProgress::Done { .. } => return,

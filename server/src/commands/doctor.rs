@@ -15,6 +15,7 @@ use dressage_sandbox::{BackendConfig, registry};
 use dressage_store::Store;
 use dressage_tap::Upstream;
 use dressage_wire::probe::{ProbeReport, ProbedReply};
+use dressage_wire::task::AgentSpec;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -115,7 +116,10 @@ fn verdict(findings: &Findings) -> Exit {
         .sandboxes
         .iter()
         .any(|entry| entry.name == DEFAULT_SANDBOX && entry.problem.is_none());
-    let agent = findings.agents.iter().any(|agent| agent.problem.is_none());
+    let agent = findings
+        .agents
+        .iter()
+        .any(|agent| is_default(agent) && agent.installed);
     if !sandbox
         || !agent
         || findings
@@ -130,6 +134,11 @@ fn verdict(findings: &Findings) -> Exit {
     } else {
         Exit::Done
     }
+}
+
+/// Whether it is the agent that works where a task names none, as in `demo`.
+fn is_default(agent: &AgentState) -> bool {
+    agent.name == AgentSpec::default().name
 }
 
 const ENDPOINT: &str = "endpoint";
@@ -429,10 +438,10 @@ fn lines(findings: &Findings) -> Vec<String> {
     }
     lines.push(styled(STRONG, "agents"));
     for agent in &findings.agents {
-        let state = if agent.problem.is_none() {
-            State::Good
-        } else {
-            State::Bad
+        let state = match (agent.installed, is_default(agent)) {
+            (true, _) => State::Good,
+            (false, true) => State::Bad,
+            (false, false) => State::Lacking,
         };
         let what = agent
             .problem

@@ -121,11 +121,12 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     Ok(tally.close(context, detail, total, interrupted.is_cancelled()))
 }
 
-/// Refuses, before anything is made, an agent that is unknown, not installed, or not for this machine.
+/// Refuses, before anything is made, an agent that is unknown, not installed, not for this machine, or asked for what it
+/// cannot do.
 pub fn check_agent(context: &Context, task: &Task) -> Result<(), Failure> {
     let agents = context.agents();
     let agent = agents
-        .get(&task.agent.name)
+        .of_task(task)
         .map_err(|error| super::agents::failure(&error))?;
     agent
         .installed(&context.paths.cache, task.agent.version.as_deref())

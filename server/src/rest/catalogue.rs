@@ -70,6 +70,8 @@ pub async fn agents(State(app): State<App>) -> Json<Value> {
         json!({
             "name": agent.name(),
             "version": agent.pinned_version(),
+            "dialect": agent.dialect(),
+            "honours": agent.honours().iter().map(|wish| wish.key()).collect::<Vec<_>>(),
             "installed": installed.is_ok(),
             "problem": installed.err().map(|error| error.to_string()),
         })

@@ -166,9 +166,8 @@ async fn trap_21_tokens_are_budgeted_by_the_endpoints_count() {
 async fn trap_15_calls_are_labelled_by_their_signs() {
     const SIGNS: AgentSigns = AgentSigns {
         session_header: Some("x-session-id"),
-        parent_session_header: Some("x-parent-session-id"),
-        user_agent_starts_with: Some("opencode/"),
         auxiliary: &[],
+        ..AgentSigns::OPENCODE
     };
     let stage = Stage::with(|_, _| unary(), |_| {}, |session| session.signs = SIGNS).await;
     let mut agent = stage.agent().await;

@@ -1,7 +1,6 @@
 //! The scripts behind the preset tasks: think, write a file, check it, say so.
 
 use super::script::{Conversation, Script, Turn};
-use serde_json::json;
 
 /// Solves the preset tasks, whose instruction it recognises by the file it names; to any other it answers politely.
 /// Calls for titles and summaries get one.
@@ -68,9 +67,8 @@ const PRESETS: [Preset; 3] = [
 
 impl Script for PresetScript {
     fn next_turn(&self, conversation: &Conversation<'_>) -> Turn {
-        let preset = PRESETS
-            .iter()
-            .find(|preset| conversation.instruction().contains(preset.sign));
+        let named = |text: &str| PRESETS.iter().find(|preset| text.contains(preset.sign));
+        let preset = conversation.user_texts_from_last().find_map(named);
         if conversation.system().contains("title generator") {
             return Turn::says(title(conversation.last_said())).thinking("A few words will do.");
         }
@@ -95,36 +93,46 @@ impl Preset {
             .unwrap_or("/home/user/workdir")
             .trim_end_matches('/');
         let path = format!("{directory}/{}", self.file);
-        let (writes, runs) = (conversation.offers("write"), conversation.offers("bash"));
-        match conversation.turns_taken() {
-            0 if writes => Turn::calls("write", json!({"filePath": path, "content": self.content}))
+        let (writer, shell) = (conversation.writer(), conversation.shell());
+        match (conversation.turns_taken(), writer, shell) {
+            (0, Some(writer), _) => writer
+                .writes(&path, self.content)
                 .thinking(self.plan)
                 .saying(format!("I will write `{}`.", self.file)),
-            0 if runs => {
+            (0, None, Some(shell)) => {
                 let command = format!("cat > '{path}' <<'END_OF_FILE'\n{}END_OF_FILE", self.content);
-                Turn::calls(
-                    "bash",
-                    json!({"command": command, "description": format!("Writes {}", self.file)}),
-                )
-                .thinking(self.plan)
-                .saying(format!("I will write `{}`.", self.file))
+                shell
+                    .runs(&command, &format!("Writes {}", self.file))
+                    .thinking(self.plan)
+                    .saying(format!("I will write `{}`.", self.file))
             }
-            0 => Turn::says(format!(
+            (0, None, None) => Turn::says(format!(
                 "I was given no tool to write with. This belongs into `{path}`:\n\n{}",
                 self.content
             ))
             .thinking(self.plan),
-            1 if runs => {
+            (1, _, Some(shell)) => {
                 let command = format!("cd '{directory}' && {}", self.check);
-                Turn::calls(
-                    "bash",
-                    json!({"command": command, "description": self.check_description}),
-                )
-                .thinking("Written. Now I run it, to be sure.")
+                shell
+                    .runs(&command, self.check_description)
+                    .thinking("Written. Now I run it, to be sure.")
             }
+            (_, _, Some(shell)) if wants_a_last_command(conversation) => shell
+                .runs(LAST_COMMAND, "Ends the work")
+                .thinking("Nothing is left to do.")
+                .saying(self.done),
             _ => Turn::says(self.done).thinking("Nothing is left to do."),
         }
     }
+}
+
+/// By which mini-swe-agent's model says that it is done; it takes no turn without a tool call for the last.
+const LAST_COMMAND: &str = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
+
+fn wants_a_last_command(conversation: &Conversation<'_>) -> bool {
+    conversation
+        .user_texts_from_last()
+        .any(|text| text.contains(LAST_COMMAND))
 }
 
 /// A title of at most 50 characters from the first line of an instruction.

@@ -3,7 +3,7 @@
 use super::presets::PresetScript;
 use super::request::ChatRequest;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt;
 
 /// Decides what the model says. Called once a request; the same conversation gets the same turn from the scripts here,
@@ -88,13 +88,16 @@ impl<'a> Conversation<'a> {
         Self { request }
     }
 
-    /// Whether a tool of this name was offered.
+    /// The tool that writes a file, where one is offered.
     #[must_use]
-    pub fn offers(&self, tool: &str) -> bool {
-        self.request
-            .tools
-            .iter()
-            .any(|offered| offered.pointer("/function/name").is_some_and(|name| name == tool))
+    pub fn writer(&self) -> Option<Writer<'a>> {
+        self.request.tools.iter().find_map(Writer::of)
+    }
+
+    /// The tool that runs a shell command, where one is offered.
+    #[must_use]
+    pub fn shell(&self) -> Option<Shell<'a>> {
+        self.request.tools.iter().find_map(Shell::of)
     }
 
     /// Whether any tool was offered. Calls for titles and summaries offer none.
@@ -127,26 +130,46 @@ impl<'a> Conversation<'a> {
         self.texts("tool").last()
     }
 
-    /// Number of assistant turns since the last user message.
-    #[must_use]
-    pub fn turns_taken(&self) -> usize {
-        let since_user = self
-            .request
-            .messages
-            .iter()
-            .rev()
-            .take_while(|message| message.role != "user");
-        since_user.filter(|message| message.role == "assistant").count()
+    /// The texts of the user, the last first. Agents say more there than the instruction.
+    pub fn user_texts_from_last(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let messages = self.request.messages.iter().rev();
+        messages
+            .filter(|message| message.role == "user")
+            .map(|message| message.content.as_str())
     }
 
-    /// The directory the agent says it works in (OpenCode: a line `Working directory: …` of its system prompt).
+    /// Number of assistant turns since the last user message. One right behind a tool's result is a reminder of the
+    /// agent's, and does not count.
+    #[must_use]
+    pub fn turns_taken(&self) -> usize {
+        let messages = &self.request.messages;
+        let is_prompt = |at: usize| {
+            let role = |at: usize| messages.get(at).map(|message| message.role.as_str());
+            let before = (0..at).rev().map(role).find(|role| *role != Some("user"));
+            role(at) == Some("user") && before.flatten() != Some("tool")
+        };
+        let since = (0..messages.len()).rev().find(|&at| is_prompt(at)).unwrap_or(0);
+        let since_prompt = messages.get(since..).unwrap_or_default().iter();
+        since_prompt.filter(|message| message.role == "assistant").count()
+    }
+
+    /// The directory the agent says it works in, in the words of OpenCode, Qwen Code or Codex.
     #[must_use]
     pub fn working_directory(&self) -> Option<&'a str> {
-        let line = self
-            .system()
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("Working directory:"))?;
-        Some(line.trim()).filter(|path| path.starts_with('/'))
+        const MARKS: [&str; 4] = [
+            "Working directory:",
+            "working directory:",
+            "working in the directory:",
+            "<cwd>",
+        ];
+        let lines = ["system", "developer", "user"]
+            .into_iter()
+            .flat_map(|role| self.texts(role))
+            .flat_map(str::lines);
+        lines
+            .filter_map(|line| MARKS.iter().find_map(|mark| Some(line.split_once(mark)?.1)))
+            .map(|path| path.split_once('<').map_or(path, |(path, _)| path).trim())
+            .find(|path| path.starts_with('/'))
     }
 
     fn texts(&self, role: &'static str) -> impl Iterator<Item = &'a str> + use<'a> {
@@ -157,6 +180,72 @@ impl<'a> Conversation<'a> {
             .filter(move |message| message.role == role);
         messages.map(|message| message.content.as_str())
     }
+}
+
+/// A tool that writes a file, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer<'a> {
+    name: &'a str,
+    path: &'static str,
+}
+
+impl<'a> Writer<'a> {
+    fn of(tool: &'a Value) -> Option<Self> {
+        let (name, properties) = parts(tool)?;
+        let path = ["filePath", "file_path", "path"]
+            .into_iter()
+            .find(|path| properties.contains_key(*path))?;
+        let writes = name.to_lowercase().contains("write") && properties.contains_key("content");
+        writes.then_some(Self { name, path })
+    }
+
+    /// A turn that writes a file.
+    #[must_use]
+    pub fn writes(&self, path: &str, content: &str) -> Turn {
+        Turn::calls(self.name, json!({self.path: path, "content": content}))
+    }
+}
+
+/// A tool that runs a shell command, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shell<'a> {
+    name: &'a str,
+    command: &'static str,
+    described: bool,
+}
+
+impl<'a> Shell<'a> {
+    fn of(tool: &'a Value) -> Option<Self> {
+        let (name, properties) = parts(tool)?;
+        let lower = name.to_lowercase();
+        let runs = ["bash", "shell", "exec"].iter().any(|word| lower.contains(word));
+        let command = ["command", "cmd"]
+            .into_iter()
+            .find(|command| properties.contains_key(*command))?;
+        runs.then_some(Self {
+            name,
+            command,
+            described: properties.contains_key("description"),
+        })
+    }
+
+    /// A turn that runs a command. `description` says what for, to tools that want to know.
+    #[must_use]
+    pub fn runs(&self, command: &str, description: &str) -> Turn {
+        let arguments = if self.described {
+            json!({self.command: command, "description": description})
+        } else {
+            json!({self.command: command})
+        };
+        Turn::calls(self.name, arguments)
+    }
+}
+
+/// Name and parameters of a tool.
+fn parts(tool: &Value) -> Option<(&str, &serde_json::Map<String, Value>)> {
+    let name = tool.pointer("/function/name")?.as_str()?;
+    let properties = tool.pointer("/function/parameters/properties")?.as_object()?;
+    Some((name, properties))
 }
 
 /// Turns given as data. The turn taken is the one whose number is that of the assistant turns so far; past the last, the

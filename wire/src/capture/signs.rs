@@ -8,21 +8,74 @@ pub struct AgentSigns {
     pub session_header: Option<&'static str>,
     /// Header with the conversation that started this one, lower case; a call with it is a sub-agent's.
     pub parent_session_header: Option<&'static str>,
+    /// Header with a sub-agent's own id, lower case, where `session_header` names the conversation that started it; a
+    /// call with it is a sub-agent's.
+    pub subagent_header: Option<&'static str>,
     /// How the `user-agent` of the agent begins; a call with another is foreign.
     pub user_agent_starts_with: Option<&'static str>,
+    /// How the system prompt of the agent's own conversation begins, where no header tells sub-agents apart: a call with
+    /// another is a sub-agent's. Empty where it does not matter.
+    pub own_system_starts_with: &'static [&'static str],
     /// Calls the agent makes beside its conversation.
     pub auxiliary: &'static [AuxiliarySign],
 }
 
-/// How a call beside the conversation is known: it offers no tools, and begins as said here.
+/// How a call beside the conversation is known: by a header, or by how it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuxiliarySign {
     /// What it is for.
     pub purpose: Purpose,
+    /// A header, lower case, and the value it has; any request if unset.
+    pub header: Option<(&'static str, &'static str)>,
+    /// Whether it may offer tools.
+    pub tools: OfferedTools,
     /// How its first system message begins; any if unset.
     pub system_starts_with: Option<&'static str>,
     /// How its first user message begins; any if unset.
     pub user_starts_with: Option<&'static str>,
+}
+
+/// Whether a call beside the conversation may offer tools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OfferedTools {
+    /// It offers none.
+    #[default]
+    None,
+    /// It may.
+    Any,
+}
+
+impl AuxiliarySign {
+    /// A call for `purpose` that offers no tools and whose system prompt begins so.
+    #[must_use]
+    pub const fn system(purpose: Purpose, start: &'static str) -> Self {
+        Self {
+            purpose,
+            header: None,
+            tools: OfferedTools::None,
+            system_starts_with: Some(start),
+            user_starts_with: None,
+        }
+    }
+
+    /// The same, whether it offers tools or not.
+    #[must_use]
+    pub const fn with_any_tools(mut self) -> Self {
+        self.tools = OfferedTools::Any;
+        self
+    }
+
+    /// A call for `purpose` that says so in a header.
+    #[must_use]
+    pub const fn header(purpose: Purpose, name: &'static str, value: &'static str) -> Self {
+        Self {
+            purpose,
+            header: Some((name, value)),
+            tools: OfferedTools::Any,
+            system_starts_with: None,
+            user_starts_with: None,
+        }
+    }
 }
 
 impl AgentSigns {
@@ -30,30 +83,44 @@ impl AgentSigns {
     pub const OPENCODE: Self = Self {
         session_header: Some("x-session-id"),
         parent_session_header: Some("x-parent-session-id"),
+        subagent_header: None,
         user_agent_starts_with: Some("opencode/"),
+        own_system_starts_with: &[],
         auxiliary: &[
-            AuxiliarySign {
-                purpose: Purpose::Title,
-                system_starts_with: Some("You are a title generator"),
-                user_starts_with: None,
-            },
-            AuxiliarySign {
-                purpose: Purpose::Summary,
-                system_starts_with: Some("You are a context summarization agent."),
-                user_starts_with: None,
-            },
+            AuxiliarySign::system(Purpose::Title, "You are a title generator"),
+            AuxiliarySign::system(Purpose::Summary, "You are a context summarization agent."),
         ],
     };
+
+    /// The conversation that a call belongs to, and the one that started that. `header` gives the value of a header by
+    /// its lower-case name.
+    #[must_use]
+    pub fn conversation<'h>(
+        &self,
+        header: impl Fn(&str) -> Option<&'h str>,
+    ) -> (Option<&'h str>, Option<&'h str>) {
+        let value = |name: Option<&str>| name.and_then(&header);
+        let (session, parent) = (value(self.session_header), value(self.parent_session_header));
+        match value(self.subagent_header) {
+            Some(own) => (Some(own), session),
+            None => (session, parent),
+        }
+    }
 }
 
 impl AuxiliarySign {
-    /// Whether a request is of this kind. A sign without any text fits nothing.
+    /// Whether a request is of this kind. A sign that says nothing fits nothing.
     #[must_use]
-    pub fn fits(&self, facts: &RequestFacts) -> bool {
-        let begins = |text: &str, start: Option<&str>| start.is_none_or(|start| text.starts_with(start));
-        let says_something = self.system_starts_with.is_some() || self.user_starts_with.is_some();
+    pub fn fits<'h>(&self, facts: &RequestFacts, header: impl Fn(&str) -> Option<&'h str>) -> bool {
+        let begins =
+            |text: &str, start: Option<&str>| start.is_none_or(|start| text.trim_start().starts_with(start));
+        let says_something =
+            self.header.is_some() || self.system_starts_with.is_some() || self.user_starts_with.is_some();
         says_something
-            && !facts.tools
+            && (self.tools == OfferedTools::Any || !facts.tools)
+            && self
+                .header
+                .is_none_or(|(name, value)| header(name) == Some(value))
             && begins(&facts.system_start, self.system_starts_with)
             && begins(&facts.user_start, self.user_starts_with)
     }
@@ -73,12 +140,21 @@ pub fn classify<'h>(
     if other_program || lacks(signs.session_header) {
         return Purpose::Foreign;
     }
-    if signs
-        .parent_session_header
-        .is_some_and(|name| header(name).is_some())
-    {
+    let marks_subagent = |name: Option<&str>| name.is_some_and(|name| header(name).is_some());
+    if marks_subagent(signs.parent_session_header) || marks_subagent(signs.subagent_header) {
         return Purpose::Subagent;
     }
-    let auxiliary = signs.auxiliary.iter().find(|sign| sign.fits(facts));
-    auxiliary.map_or(Purpose::Agent, |sign| sign.purpose)
+    let auxiliary = signs.auxiliary.iter().find(|sign| sign.fits(facts, &header));
+    let own = signs.own_system_starts_with;
+    match auxiliary {
+        Some(sign) => sign.purpose,
+        None if own.is_empty()
+            || own
+                .iter()
+                .any(|start| facts.system_start.trim_start().starts_with(start)) =>
+        {
+            Purpose::Agent
+        }
+        None => Purpose::Subagent,
+    }
 }

@@ -79,6 +79,7 @@ impl TaskError {
 const TASK_KEYS: &[&str] = &[
     "id",
     "instruction",
+    "turns",
     "setup",
     "verify",
     "files",
@@ -106,6 +107,7 @@ const KEYS: &[(&str, &[&str])] = &[
             "enabled_tools",
             "config",
             "env",
+            "mcp_servers",
         ],
     ),
     (

@@ -13,8 +13,9 @@ pub struct AgentSpec {
     /// Said to the agent as its system prompt, after its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// Tools the agent may not use.
-    pub disabled_tools: Vec<String>,
+    /// Tools the agent may not use; those it has no use for in a rollout if unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled_tools: Option<Vec<String>>,
     /// A whitelist: where set, no other tool is offered to the model, and `disabled_tools` is not looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled_tools: Option<Vec<String>>,
@@ -22,6 +23,30 @@ pub struct AgentSpec {
     pub config: serde_json::Map<String, serde_json::Value>,
     /// Environment variables of the agent alone.
     pub env: BTreeMap<String, String>,
+    /// MCP servers whose tools it is given, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub mcp_servers: BTreeMap<String, McpServer>,
+}
+
+/// An MCP server: a program that the agent starts and talks to over standard input and output, or one that listens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct McpServer {
+    /// The program, in the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Its arguments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Environment variables of it alone.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The URL of one that listens (streamable HTTP), as the sandbox reaches it; instead of `command`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Headers sent to that.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
 }
 
 impl Default for AgentSpec {
@@ -30,10 +55,11 @@ impl Default for AgentSpec {
             name: "opencode".into(),
             version: None,
             system_prompt: None,
-            disabled_tools: vec!["webfetch".into(), "question".into()],
+            disabled_tools: None,
             enabled_tools: None,
             config: serde_json::Map::new(),
             env: BTreeMap::new(),
+            mcp_servers: BTreeMap::new(),
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::{Task, TaskError};
+use super::{McpServer, Task, TaskError};
 use crate::sampling::Sampling;
 use std::collections::BTreeMap;
 
@@ -24,6 +24,17 @@ impl Task {
                 limit: INSTRUCTION_MAX_BYTES,
             });
         }
+        for (index, prompt) in self.turns.iter().enumerate() {
+            let at = format!("turns[{index}]");
+            if prompt.trim().is_empty() {
+                return Err(bad(&at, "is empty"));
+            }
+            if prompt.len() > INSTRUCTION_MAX_BYTES {
+                let bytes = prompt.len();
+                let problem = format!("has {bytes} bytes, over the limit of {INSTRUCTION_MAX_BYTES}");
+                return Err(bad(&at, problem));
+            }
+        }
         commands("setup", &self.setup)?;
         commands("verify", &self.verify)?;
         for (key, files) in [("files", &self.files), ("verify_files", &self.verify_files)] {
@@ -38,6 +49,9 @@ impl Task {
         if self.agent.name.is_empty() {
             return Err(bad("agent.name", "is empty"));
         }
+        for (name, server) in &self.agent.mcp_servers {
+            server.validate(name)?;
+        }
         self.limits.validate()?;
         self.sampling.validate("sampling")?;
         let range = self.reward;
@@ -48,6 +62,47 @@ impl Task {
             ));
         }
         Ok(())
+    }
+}
+
+impl McpServer {
+    fn validate(&self, name: &str) -> Result<(), TaskError> {
+        let at = format!("agent.mcp_servers.\"{name}\"");
+        // Agents name a server's tools after it, and models take no other characters in the name of a tool.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        if name.is_empty() || !name.bytes().all(plain) {
+            return Err(bad(
+                &at,
+                "has a name with other characters than letters, digits, `_` and `-`",
+            ));
+        }
+        match (&self.command, &self.url) {
+            (Some(command), None) if command.is_empty() => return Err(bad(&at, "has an empty command")),
+            (Some(_), None) if !self.headers.is_empty() => {
+                return Err(bad(&at, "has headers, which only a server with a url is sent"));
+            }
+            (None, Some(_)) if !(self.args.is_empty() && self.env.is_empty()) => {
+                return Err(bad(
+                    &at,
+                    "has args or env, which only a server with a command is given",
+                ));
+            }
+            (None, Some(url)) if !(url.starts_with("http://") || url.starts_with("https://")) => {
+                return Err(bad(&at, "has a url that is neither http:// nor https://"));
+            }
+            (Some(_), None) | (None, Some(_)) => {}
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(bad(&at, "has not exactly one of command and url"));
+            }
+        }
+        let texts = self.command.iter().chain(&self.args).chain(&self.url);
+        if texts
+            .chain(self.headers.iter().flat_map(|(name, value)| [name, value]))
+            .any(|text| text.contains('\0'))
+        {
+            return Err(bad(&at, "has a NUL character, which no argument can have"));
+        }
+        environment(&format!("{at}.env"), &self.env)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::recordings::*;
 use bytes::Bytes;
 use dressage_wire::call::{Change, Purpose};
-use dressage_wire::capture::{AgentSigns, Ask, RequestError, RequestRules, classify};
+use dressage_wire::capture::{AgentSigns, Ask, AuxiliarySign, RequestError, RequestRules, classify};
 use dressage_wire::dialect::{Asked, DIALECTS, Dialect, Target, route};
 use dressage_wire::sampling::Sampling;
 use dressage_wire::task::CaptureMode;
@@ -264,6 +264,63 @@ fn trap_15_a_call_without_the_agents_signs_is_foreign() {
     assert_eq!(purpose(body, &[]), Purpose::Foreign);
     let facts = prepare(body, &rules()).facts;
     assert_eq!(classify(&facts, &AgentSigns::default(), |_| None), Purpose::Agent);
+}
+
+#[test]
+fn trap_15_signs_of_other_kinds_tell_subagents_and_summaries_apart() {
+    const BY_PROMPT: AgentSigns = AgentSigns {
+        session_header: None,
+        parent_session_header: None,
+        subagent_header: None,
+        user_agent_starts_with: Some("Code/"),
+        own_system_starts_with: &["You are Code"],
+        auxiliary: &[
+            AuxiliarySign::system(Purpose::Subagent, "You are a memory agent").with_any_tools(),
+            AuxiliarySign::system(Purpose::Summary, "You summarize"),
+        ],
+    };
+    let told = |system: &str, tools: &str| {
+        let body = format!(r#"{{"messages":[{{"role":"system","content":"{system}"}}],"tools":[{tools}]}}"#);
+        classify(&prepare(&body, &rules()).facts, &BY_PROMPT, |name| {
+            (name == "user-agent").then_some("Code/1")
+        })
+    };
+    assert_eq!(told("You are Code, an agent", "{}"), Purpose::Agent);
+    assert_eq!(told("You are a file searcher", "{}"), Purpose::Subagent);
+    assert_eq!(told("You are a memory agent", "{}"), Purpose::Subagent);
+    assert_eq!(told("You summarize", ""), Purpose::Summary);
+
+    const BY_HEADER: AgentSigns = AgentSigns {
+        session_header: Some("x-session"),
+        parent_session_header: None,
+        subagent_header: Some("x-agent-id"),
+        user_agent_starts_with: None,
+        own_system_starts_with: &[],
+        auxiliary: &[AuxiliarySign::header(Purpose::Summary, "x-kind", "compact")],
+    };
+    let facts = prepare(r#"{"messages":[]}"#, &rules()).facts;
+    let told = |headers: &[(&str, &'static str)]| {
+        let header = |name: &str| {
+            headers
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| *value)
+        };
+        (
+            classify(&facts, &BY_HEADER, header),
+            BY_HEADER.conversation(header),
+        )
+    };
+    assert_eq!(told(&[("x-session", "s")]), (Purpose::Agent, (Some("s"), None)));
+    assert_eq!(
+        told(&[("x-session", "s"), ("x-agent-id", "a")]),
+        (Purpose::Subagent, (Some("a"), Some("s")))
+    );
+    assert_eq!(
+        told(&[("x-session", "s"), ("x-kind", "compact")]).0,
+        Purpose::Summary
+    );
+    assert_eq!(told(&[("x-session", "s"), ("x-kind", "other")]).0, Purpose::Agent);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 use super::super::contract::{AgentError, LaunchRequest, PlannedFile};
+use super::super::merge::merge;
 use super::{KEY_VARIABLE, NAME};
+use dressage_wire::task::McpServer;
 use serde_json::{Map, Value, json};
 
 /// Our name for the provider in the agent's configuration; it is not seen on the wire.
@@ -59,6 +61,13 @@ pub(super) fn build(request: &LaunchRequest<'_>) -> Result<Value, AgentError> {
             json!({ "instructions": [system_prompt_path(request.home)] }),
         );
     }
+    if !request.spec.mcp_servers.is_empty() {
+        let servers = request.spec.mcp_servers.iter();
+        let servers: Map<_, _> = servers
+            .map(|(name, server)| (name.clone(), mcp_server(server)))
+            .collect();
+        merge(&mut config, json!({ "mcp": servers }));
+    }
     if !tools.hidden.is_empty() {
         merge(
             &mut config,
@@ -72,6 +81,16 @@ pub(super) fn build(request: &LaunchRequest<'_>) -> Result<Value, AgentError> {
         return Err(AgentError::Config { name: NAME, reason });
     }
     Ok(config)
+}
+
+fn mcp_server(server: &McpServer) -> Value {
+    match (&server.command, &server.url) {
+        (Some(command), _) => {
+            let command: Vec<&String> = std::iter::once(command).chain(&server.args).collect();
+            json!({ "type": "local", "command": command, "environment": server.env, "enabled": true })
+        }
+        (None, url) => json!({ "type": "remote", "url": url, "headers": server.headers, "enabled": true }),
+    }
 }
 
 /// The files that the configuration refers to.
@@ -126,11 +145,11 @@ impl Tools {
                 // No tools, but questions that OpenCode asks before it uses one.
                 set("external_directory", "allow");
                 set("doom_loop", "allow");
-                (false, enabled)
+                (false, enabled.as_slice())
             }
             None => {
                 set("*", "allow");
-                (true, &spec.disabled_tools)
+                (true, request.disabled_tools)
             }
         };
         for tool in tools {
@@ -167,36 +186,30 @@ fn hider(hidden: &[&str]) -> String {
     )
 }
 
-/// Puts `over` over `under`: tables key by key, lists of the same name one after the other, all else replaced.
-fn merge(under: &mut Value, over: Value) {
-    match (under, over) {
-        (Value::Object(under), Value::Object(over)) => {
-            for (key, value) in over {
-                match under.get_mut(&key) {
-                    Some(known) => merge(known, value),
-                    None => {
-                        under.insert(key, value);
-                    }
-                }
-            }
-        }
-        (Value::Array(under), Value::Array(over)) => under.extend(over),
-        (under, over) => *under = over,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::super::contract::{Agent as _, Session};
+    use super::super::OpenCode;
     use super::*;
     use dressage_wire::task::AgentSpec;
     use secrecy::SecretString;
 
     fn built(spec: &AgentSpec) -> (Result<Value, AgentError>, Vec<PlannedFile>) {
         let key = SecretString::from("sk-secret");
+        let by_default = OpenCode.disabled_tools().iter().map(|&tool| tool.to_owned());
+        let disabled = match (&spec.enabled_tools, &spec.disabled_tools) {
+            (Some(_), _) => Vec::new(),
+            (None, Some(tools)) => tools.clone(),
+            (None, None) => by_default.collect(),
+        };
         let request = LaunchRequest {
             spec,
+            prompt: "Do it.",
+            session: Session::New,
+            disabled_tools: &disabled,
             home: "/home/user",
             working_directory: "/home/user/workdir",
+            directory: "/opt",
             program: "/opt/opencode",
             base_url: "http://127.0.0.1:7000/v1",
             api_key: &key,
@@ -269,7 +282,7 @@ mod tests {
     #[test]
     fn one_tool_that_shares_a_permission_is_disabled_alone() {
         let spec = AgentSpec {
-            disabled_tools: vec!["write".into(), "task".into()],
+            disabled_tools: Some(vec!["write".into(), "task".into()]),
             ..AgentSpec::default()
         };
         let (config, files) = built(&spec);
@@ -305,6 +318,33 @@ mod tests {
             json!(["/home/user/.config/dressage/system_prompt.md", "more.md"])
         );
         assert_eq!(files[0].content, "Be brief.");
+    }
+
+    #[test]
+    fn mcp_servers_are_told_as_opencode_has_them() {
+        let started = McpServer {
+            command: Some("server".into()),
+            args: vec!["-v".into()],
+            env: [("A".to_owned(), "1".to_owned())].into(),
+            ..McpServer::default()
+        };
+        let listening = McpServer {
+            url: Some("http://127.0.0.1:1/mcp".into()),
+            ..McpServer::default()
+        };
+        let (config, _) = built(&AgentSpec {
+            mcp_servers: [("a".to_owned(), started), ("b".to_owned(), listening)].into(),
+            ..AgentSpec::default()
+        });
+        let mcp = &config.unwrap()["mcp"];
+        assert_eq!(
+            mcp["a"],
+            json!({ "type": "local", "command": ["server", "-v"], "environment": { "A": "1" }, "enabled": true })
+        );
+        assert_eq!(
+            mcp["b"],
+            json!({ "type": "remote", "url": "http://127.0.0.1:1/mcp", "headers": {}, "enabled": true })
+        );
     }
 
     #[test]

@@ -1,9 +1,7 @@
+use super::super::lines::short;
 use dressage_wire::event::AgentEvent;
 use serde::Deserialize;
 use serde_json::Value;
-
-/// Characters of a tool's input that are told.
-const INPUT_CHARACTERS: usize = 200;
 
 /// A line of `opencode run --format json`: what is known of it.
 #[derive(Deserialize)]
@@ -51,15 +49,6 @@ pub(super) fn parse(line: &[u8], events: &mut Vec<AgentEvent>) {
         }
         _ => {}
     }
-}
-
-fn short(input: &Value) -> String {
-    let whole = input.to_string();
-    let mut short: String = whole.chars().take(INPUT_CHARACTERS).collect();
-    if short.len() < whole.len() {
-        short.push('…');
-    }
-    short
 }
 
 #[cfg(test)]
@@ -130,18 +119,5 @@ mod tests {
             read(r#"{"type":"text","part":null}"#),
             [AgentEvent::Text { text: String::new() }]
         );
-    }
-
-    #[test]
-    fn a_long_input_is_cut_between_characters() {
-        let line = serde_json::json!({"type": "tool_use", "part": {"tool": "write", "state": {"input": "é".repeat(500)}}});
-        let events = read(&line.to_string());
-        let AgentEvent::Tool {
-            input, failed: false, ..
-        } = &events[0]
-        else {
-            panic!("{events:?}")
-        };
-        assert_eq!(input.chars().count(), INPUT_CHARACTERS + 1);
     }
 }

@@ -1,4 +1,4 @@
-use crate::agents::Agent;
+use crate::agents::{Agent, LineReader};
 use crate::command::Tail;
 use crate::events::Events;
 use dressage_sandbox::OutputSink;
@@ -16,7 +16,6 @@ const TOLD_EVENTS: usize = 10_000;
 
 /// Reads what an agent prints, line by line, and keeps the end of it.
 pub(super) struct AgentOutput {
-    agent: Arc<dyn Agent>,
     events: Arc<Events>,
     read: Mutex<Read>,
 }
@@ -32,12 +31,14 @@ pub(super) struct Said {
     pub(super) session: Option<String>,
     /// The last error that it reported.
     pub(super) error: Option<String>,
+    /// Whether that was the last it reported: some agents exit 0 all the same.
+    pub(super) failed: bool,
     /// The end of what it wrote to both outputs.
     pub(super) log_tail: String,
 }
 
-#[derive(Default)]
 struct Read {
+    reader: LineReader,
     log: Tail<LOG_BYTES>,
     line: Vec<u8>,
     /// The rest of the line is not read.
@@ -47,15 +48,21 @@ struct Read {
 }
 
 impl AgentOutput {
-    pub(super) fn new(agent: Arc<dyn Agent>, events: Arc<Events>) -> Self {
+    pub(super) fn new(agent: &dyn Agent, events: Arc<Events>) -> Self {
         Self {
-            agent,
             events,
-            read: Mutex::default(),
+            read: Mutex::new(Read {
+                reader: agent.reader(),
+                log: Tail::default(),
+                line: Vec::new(),
+                skipping: false,
+                said: Said::default(),
+                told: 0,
+            }),
         }
     }
 
-    /// Reads a last line without an end, and says what was read in all.
+    /// Reads a last line without an end, and says what was read in all, from the first turn on.
     pub(super) fn finish(&self) -> Said {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let line = std::mem::take(&mut read.line);
@@ -68,8 +75,9 @@ impl AgentOutput {
 
     fn take_line(&self, read: &mut Read, line: &[u8]) {
         let mut events = Vec::new();
-        self.agent.parse_line(line, &mut events);
+        (read.reader)(line, &mut events);
         for event in events {
+            read.said.failed = matches!(event, AgentEvent::Error { .. });
             match &event {
                 // Lines repeat the session; the first is the agent's own, others would be sub-agents'.
                 AgentEvent::Session { .. } if read.said.session.is_some() => continue,

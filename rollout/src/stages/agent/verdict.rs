@@ -64,6 +64,11 @@ pub(super) fn judge(
             faults::AGENT_KILLED,
             format!("agent `{name}` was ended by signal {signal}"),
         ),
+        Exit { code: 0, .. } if said.failed => (
+            Ended::AgentError,
+            faults::AGENT_FAILED,
+            format!("agent `{name}` exited 0 after an error"),
+        ),
         Exit { code: 0, .. } if said.spoke || calls.complete > 0 => return Ok((Ended::Completed, None)),
         Exit { code: 0, .. } => {
             let what = format!("agent `{name}` exited 0 without any assistant text or answered call");
@@ -84,7 +89,7 @@ pub(super) fn judge(
         Some(call) => upstream_fault(scope, &what, call),
         None => agent_fault(code, what, name, &said),
     };
-    if let (Ended::Timeout, Some(waited_ms)) = (ended, calls.unanswered_ms) {
+    if let Some(waited_ms) = calls.unanswered_ms {
         let endpoint = &scope.request.upstream.endpoint().name;
         let waited_s = waited_ms as f64 / 1000.0;
         fault.causes.push(format!(

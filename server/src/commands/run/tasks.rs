@@ -3,6 +3,7 @@
 use super::Arguments;
 use crate::error::{Failure, nearest};
 use crate::exit::Exit;
+use dressage_rollout::agents::Agents;
 use dressage_rollout::load;
 use dressage_rollout::presets::{PRESETS, Preset};
 use dressage_wire::sampling::Sampling;
@@ -153,9 +154,17 @@ fn put_over(arguments: &Arguments, task: &mut Task) {
     over(&mut agent.name, arguments.agent.clone());
     agent.version = arguments.agent_version.clone().or(agent.version.take());
     agent.system_prompt = arguments.system_prompt.clone().or(agent.system_prompt.take());
-    agent
-        .disabled_tools
-        .extend(arguments.disable_tool.iter().cloned());
+    if !arguments.disable_tool.is_empty() {
+        let by_default = || {
+            let known = Agents::builtin().get(&agent.name).ok();
+            let tools = known.iter().flat_map(|agent| agent.disabled_tools());
+            tools.map(|&tool| tool.to_owned()).collect()
+        };
+        agent
+            .disabled_tools
+            .get_or_insert_with(by_default)
+            .extend(arguments.disable_tool.iter().cloned());
+    }
     if !arguments.enable_tool.is_empty() {
         agent.enabled_tools = Some(arguments.enable_tool.clone());
     }

@@ -15,6 +15,7 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
     let toml = r#"
         id = "everything"
         instruction = "Do it."
+        turns = ["Once more."]
         setup = ["true"]
         verify = ["test -f a"]
         env = { A = "1" }
@@ -29,6 +30,8 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
         name = "opencode"
         enabled_tools = ["write"]
         config.compaction.auto = true
+        mcp_servers.local = { command = "server", args = ["-v"], env = { A = "1" } }
+        mcp_servers.remote = { url = "http://127.0.0.1:1/mcp", headers = { A = "1" } }
 
         [sampling]
         temperature = 1
@@ -44,10 +47,12 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
         [metadata]
         day = 2026-11-29
     "#;
-    let json = r#"{"id": "everything", "instruction": "Do it.", "setup": ["true"], "verify": ["test -f a"],
+    let json = r#"{"id": "everything", "instruction": "Do it.", "turns": ["Once more."], "setup": ["true"], "verify": ["test -f a"],
         "env": {"A": "1"}, "network": "open", "verify_when": "always",
         "files": {"a.txt": "text", "b.bin": {"base64": "/wD+"}},
-        "agent": {"name": "opencode", "enabled_tools": ["write"], "config": {"compaction": {"auto": true}}},
+        "agent": {"name": "opencode", "enabled_tools": ["write"], "config": {"compaction": {"auto": true}},
+            "mcp_servers": {"local": {"command": "server", "args": ["-v"], "env": {"A": "1"}},
+                "remote": {"url": "http://127.0.0.1:1/mcp", "headers": {"A": "1"}}}},
         "sampling": {"temperature": 1, "seed": 7}, "limits": {"agent_timeout_s": 2.5, "max_calls": 3},
         "reward": {"min": -1}, "metadata": {"day": "2026-11-29"}}"#;
     let task = Task::from_toml(toml).unwrap();
@@ -65,7 +70,8 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
             ..Limits::default()
         }
     );
-    assert_eq!(task.agent.disabled_tools, ["webfetch", "question"]);
+    assert_eq!(task.agent.disabled_tools, None);
+    assert_eq!(task.agent.mcp_servers["local"].args, ["-v"]);
     let again = serde_json::to_vec(&task).unwrap();
     assert_eq!(Task::from_json(&again).unwrap(), task);
 }
@@ -194,6 +200,24 @@ fn limits_that_are_no_limits_are_errors() {
         ("env.'A=B' = ''", "env.\"A=B\""),
         ("verify = [\"a\\u0000b\"]", "verify[0]"),
         ("agent.name = ''", "agent.name"),
+        ("turns = ['go on', ' ']", "turns[1]"),
+        ("agent.mcp_servers.a = {}", "agent.mcp_servers.\"a\""),
+        (
+            "agent.mcp_servers.a = { command = 'x', url = 'http://x' }",
+            "agent.mcp_servers.\"a\"",
+        ),
+        (
+            "agent.mcp_servers.a = { url = 'file:///x' }",
+            "agent.mcp_servers.\"a\"",
+        ),
+        (
+            "agent.mcp_servers.'a b' = { command = 'x' }",
+            "agent.mcp_servers.\"a b\"",
+        ),
+        (
+            "agent.mcp_servers.a = { command = 'x', env = { 'A=B' = '' } }",
+            "agent.mcp_servers.\"a\".env.\"A=B\"",
+        ),
     ] {
         let error = toml_error(&format!("instruction = 'x'\n{line}"));
         let TaskError::BadValue { path: found, .. } = &error else {
