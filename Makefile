@@ -31,6 +31,7 @@ test: prepare static ## formatting, lints, all tests, docs
 	cargo test --workspace --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	scripts/python-tests target/debug/dressage
+	scripts/export-tests target/debug/dressage
 
 soak: build ## the full counts: kills, thousands of rollouts, the real llama.cpp; sums up in docs/soak.md
 	@target/release/dressage agents install opencode
