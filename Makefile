@@ -44,7 +44,7 @@ wheel: build ## build the Python package, which carries the program, into target
 
 bench: build ## measure, and write docs/benchmarks.md
 	cargo build --release --locked -p dressage-testkit --bins
-	cargo build --release --locked -p dressage-tap -p dressage-sandbox -p dressage-rollout --examples
+	cargo build --release --locked -p dressage-tap -p dressage-sandbox -p dressage-rollout -p dressage-store --examples
 	scripts/bench
 
 static: prepare

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROLLOUTS = 3
+ROLLOUTS = 2
 
 
 def main(dressage: str) -> None:

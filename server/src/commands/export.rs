@@ -10,9 +10,7 @@ use crate::selection::SelectionArguments;
 use crate::terminal::Terminal;
 use crate::workspace::{Context, store_failure};
 use destination::{Destination, Writer};
-use dressage_store::{
-    Compression, Export, ExportCounts, ExportFilter, Format, RowWriter, Store, StoreError, Wanted,
-};
+use dressage_store::{Export, ExportCounts, ExportFilter, Format, RowWriter, Store, StoreError, Wanted};
 use dressage_wire::export::Shape;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;

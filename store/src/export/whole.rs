@@ -4,6 +4,7 @@ use crate::read::{StoredRollout, restore};
 use bytes::Bytes;
 use dressage_wire::export::Source;
 use dressage_wire::ids::RolloutId;
+use dressage_wire::rollout::RolloutState;
 use dressage_wire::trajectory::{CallRecord, ContentHash, Selection};
 use std::collections::HashMap;
 
@@ -19,8 +20,13 @@ impl Store {
     /// Reads a rollout with everything. Of one that runs, contents are read last, so that whatever a call refers to is
     /// among them.
     pub(super) async fn whole(&self, id: RolloutId) -> Result<Whole, StoreError> {
+        let mut stored = self.get(id).await?;
+        if stored.row.state == RolloutState::Running && stored.outcome.is_some() {
+            // It ended between the reading of its row and that of its outcome.
+            stored = self.get(id).await?;
+        }
         Ok(Whole {
-            stored: self.get(id).await?,
+            stored,
             records: self.calls(id).await?,
             contents: self.contents(id).await?,
         })
