@@ -31,6 +31,7 @@ test: prepare static ## formatting, lints, all tests, docs
 	cargo test --workspace --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	scripts/python-tests target/debug/dressage
+	scripts/export-tests target/debug/dressage
 
 soak: build ## the full counts: kills, thousands of rollouts, every agent, the real llama.cpp; sums up in docs/soak.md
 	@scripts/prepare /usr/bin/pip3=python3-pip
@@ -43,7 +44,7 @@ wheel: build ## build the Python package, which carries the program, into target
 
 bench: build ## measure, and write docs/benchmarks.md
 	cargo build --release --locked -p dressage-testkit --bins
-	cargo build --release --locked -p dressage-tap -p dressage-sandbox -p dressage-rollout --examples
+	cargo build --release --locked -p dressage-tap -p dressage-sandbox -p dressage-rollout -p dressage-store --examples
 	scripts/bench
 
 static: prepare

@@ -91,6 +91,12 @@ pub enum Command {
     List(commands::list::Arguments),
     /// Show a rollout: stages, commands, calls, reward, files.
     Show(commands::show::Arguments),
+    /// Export rollouts as rows for trainers: JSON lines or Parquet.
+    Export(Box<commands::export::Arguments>),
+    /// Take in rollouts that were exported elsewhere.
+    Import(commands::import::Arguments),
+    /// Check that rollouts and exported files are sound.
+    Validate(commands::validate::Arguments),
     /// Say what this machine can do.
     Doctor(commands::doctor::Arguments),
     /// List or install agents.

@@ -18,6 +18,15 @@ pub mod list;
 /// `dressage show`.
 pub mod show;
 
+/// `dressage export`.
+pub mod export;
+
+/// `dressage import`.
+pub mod import;
+
+/// `dressage validate`.
+pub mod validate;
+
 /// `dressage doctor`.
 pub mod doctor;
 
@@ -32,6 +41,31 @@ pub mod docs;
 
 use crate::error::Failure;
 use crate::exit::Exit;
+use crate::workspace::store_failure;
+use dressage_store::{ListFilter, Store, StoreError};
+use dressage_wire::ids::RolloutId;
+
+/// The rollout whose id begins so; for `last`, the latest.
+async fn find(store: &Store, name: &str) -> Result<RolloutId, Failure> {
+    let failed = |error: StoreError| match error {
+        StoreError::NotFound { .. } | StoreError::Ambiguous { .. } => Failure {
+            exit: Exit::BadInput,
+            ..store_failure(&error)
+        },
+        error => store_failure(&error),
+    };
+    if name != "last" {
+        return store.find(name).await.map_err(failed);
+    }
+    let latest = ListFilter {
+        limit: Some(1),
+        ..ListFilter::default()
+    };
+    let rows = store.list(&latest).await.map_err(failed)?;
+    rows.first()
+        .map(|row| row.id)
+        .ok_or_else(|| Failure::input("there are no rollouts yet"))
+}
 
 /// A value as JSON for people and programs: indented.
 fn json(value: &impl serde::Serialize) -> Result<String, Failure> {

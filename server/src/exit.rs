@@ -15,18 +15,21 @@ pub enum Exit {
     MachineLacks,
     /// The model endpoint cannot be used.
     EndpointUnusable,
+    /// What was checked is damaged.
+    Damaged,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted,
 }
 
 impl Exit {
     /// Every exit, in the order of its code.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Done,
         Self::RolloutFailed,
         Self::BadInput,
         Self::MachineLacks,
         Self::EndpointUnusable,
+        Self::Damaged,
         Self::Interrupted,
     ];
 
@@ -39,6 +42,7 @@ impl Exit {
             Self::BadInput => 2,
             Self::MachineLacks => 3,
             Self::EndpointUnusable => 4,
+            Self::Damaged => 5,
             Self::Interrupted => 130,
         }
     }
@@ -54,6 +58,7 @@ impl Exit {
                 "this machine lacks something: bubblewrap, the agent, disk space, a writable data directory"
             }
             Self::EndpointUnusable => "the model endpoint cannot be used: no key, no answer, no such model",
+            Self::Damaged => "`dressage validate` found damage",
             Self::Interrupted => {
                 "stopped by Ctrl-C or SIGTERM; the second hurries, the third ends it at once: then the next start cleans up"
             }

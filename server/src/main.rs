@@ -51,6 +51,9 @@ mod render;
 /// Rollouts as folders.
 mod output;
 
+/// What is trained, as it is asked for.
+mod selection;
+
 /// What a server does.
 mod service;
 
@@ -136,6 +139,9 @@ fn run(cli: Cli, terminal: &Terminal) -> Result<Exit, Failure> {
             Command::Mcp(arguments) => commands::mcp::run(arguments, &context).await,
             Command::List(arguments) => commands::list::run(arguments, &context).await,
             Command::Show(arguments) => commands::show::run(arguments, &context).await,
+            Command::Export(arguments) => commands::export::run(arguments, &context).await,
+            Command::Import(arguments) => commands::import::run(arguments, &context).await,
+            Command::Validate(arguments) => commands::validate::run(arguments, &context).await,
             Command::Doctor(arguments) => commands::doctor::run(arguments, &context).await,
             Command::Agents(arguments) => commands::agents::run(arguments, &context).await,
             Command::Completions(_) | Command::Docs(_) => Ok(Exit::Done),

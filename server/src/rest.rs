@@ -6,6 +6,9 @@ pub mod rollouts;
 /// What was recorded of a rollout.
 pub mod records;
 
+/// Rows for trainers.
+pub mod export;
+
 /// What happens, as it happens.
 pub mod events;
 
@@ -42,6 +45,7 @@ pub fn router() -> Router<App> {
         .route("/rollouts/{id}/events", get(events::of_rollout))
         .route("/rollouts/{id}/exec", post(held::exec))
         .route("/rollouts/{id}/finish", post(held::finish))
+        .route("/export", get(export::export))
         .route("/events", get(events::of_all))
         .route("/endpoints", get(catalogue::endpoints))
         .route("/endpoints/{name}", get(endpoints::get))

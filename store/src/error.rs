@@ -1,4 +1,5 @@
 use crate::codec::CodecError;
+use dressage_wire::export::native::DocumentError;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::trajectory::MissingContent;
 use std::io;
@@ -167,6 +168,20 @@ pub enum StoreError {
         /// Why.
         source: io::Error,
     },
+    /// An export could not be begun or ended.
+    #[error("ending an export failed")]
+    ExportEnd(#[source] io::Error),
+    /// A rollout that was exported elsewhere cannot be taken in.
+    #[error("rollout {rollout} cannot be taken in: {problem}")]
+    Import {
+        /// Which rollout.
+        rollout: RolloutId,
+        /// Why not.
+        problem: ImportProblem,
+    },
+    /// A document has no rollout in it that could be taken in.
+    #[error("the document is of a rollout that had not begun")]
+    ImportEmpty,
     /// A task of the runtime was ended from outside.
     #[error("{operation} was interrupted")]
     Interrupted {
@@ -175,6 +190,17 @@ pub enum StoreError {
         /// By what.
         source: tokio::task::JoinError,
     },
+}
+
+/// Why a rollout cannot be taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportProblem {
+    /// It was exported before it was over.
+    #[error("it was exported before it was over")]
+    NotOver,
+    /// It refers to nothing.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
 }
 
 /// Kinds of failure of a database.
@@ -250,6 +276,9 @@ impl StoreError {
             | Self::NoSuchCall { .. }
             | Self::Incomplete { .. }
             | Self::Export { .. }
+            | Self::ExportEnd(_)
+            | Self::Import { .. }
+            | Self::ImportEmpty
             | Self::Interrupted { .. } => None,
         }
     }

@@ -41,14 +41,22 @@ mod read;
 /// Everything that was said in a rollout.
 mod transcript;
 
-/// The native trajectory file.
+/// Rollouts as they leave.
 mod export;
 
-pub use error::{Problem, StoreError};
-pub use export::TRAJECTORY_SCHEMA_VERSION;
+/// Rollouts that come from elsewhere.
+mod import;
+
+pub use dressage_wire::rollout::RolloutState;
+pub use error::{ImportProblem, Problem, StoreError};
+pub use export::{
+    Compression, Export, ExportCounts, ExportFilter, FilterError, Format, ParquetError, RowWriter, Wanted,
+    read_parquet,
+};
+pub use import::Imported;
 pub use open::Store;
 pub use queue::{Adopted, Enqueued, Idempotency, QueuedRollout};
 pub use read::StoredRollout;
-pub use rows::{ListFilter, RolloutCounts, RolloutRow, RolloutState};
+pub use rows::{ListFilter, RolloutCounts, RolloutRow};
 pub use transcript::Transcript;
 pub use write::title;

@@ -1,9 +1,8 @@
 use crate::error::StoreError;
 use crate::open::Store;
-use crate::rows::{
-    COLUMNS, ListFilter, QUEUED_COLUMNS, RolloutCounts, RolloutRow, RolloutState, signed, word,
-};
+use crate::rows::{COLUMNS, ListFilter, QUEUED_COLUMNS, RolloutCounts, RolloutRow, signed, word};
 use dressage_wire::ids::RolloutId;
+use dressage_wire::rollout::RolloutState;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite};
 use std::collections::HashSet;

@@ -1,7 +1,7 @@
 use dressage_wire::call::CaptureLevel;
 use dressage_wire::fault::{Ended, FaultOwner};
 use dressage_wire::ids::{GroupId, OwnerId, RolloutId};
-use dressage_wire::rollout::Totals;
+use dressage_wire::rollout::{RolloutState, Totals};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
@@ -56,36 +56,6 @@ pub struct RolloutRow {
     pub fault_owner: Option<FaultOwner>,
     /// Its calls, so far or in all. What can be trained is known of finished ones only.
     pub totals: Totals,
-}
-
-/// How far a rollout is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RolloutState {
-    /// It waits.
-    Queued,
-    /// Its owner works on it.
-    Running,
-    /// It is over, and its outcome is there.
-    Finished,
-    /// Its owner died over it.
-    Interrupted,
-}
-
-impl RolloutState {
-    /// All four, in order.
-    pub const ALL: [Self; 4] = [Self::Queued, Self::Running, Self::Finished, Self::Interrupted];
-
-    /// The word used everywhere.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Running => "running",
-            Self::Finished => "finished",
-            Self::Interrupted => "interrupted",
-        }
-    }
 }
 
 /// How many rollouts there are, by how far they are.

@@ -4,7 +4,7 @@ use crate::read::restore;
 use crate::write::blocking;
 use bytes::Bytes;
 use dressage_wire::ids::RolloutId;
-use dressage_wire::trajectory::{CallRecord, ContentHash, Trajectory, assemble};
+use dressage_wire::trajectory::{CallRecord, ContentHash, Selection, Trajectory, assemble};
 use std::collections::HashMap;
 
 /// Everything that was said in a rollout: its calls with tokens, requests and replies, read once.
@@ -40,6 +40,11 @@ impl Transcript {
     #[must_use]
     pub fn trajectory(&self) -> &Trajectory {
         &self.trajectory
+    }
+
+    /// Says what is trained.
+    pub fn select(&mut self, selection: Selection) {
+        self.trajectory.select(selection);
     }
 
     /// A call as it was recorded.

@@ -293,7 +293,10 @@ pub(crate) struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    async fn execute(&mut self, query: Query<'_, Sqlite, SqliteArguments>) -> Result<(), StoreError> {
+    pub(crate) async fn execute(
+        &mut self,
+        query: Query<'_, Sqlite, SqliteArguments>,
+    ) -> Result<(), StoreError> {
         let executed = query.execute(&mut *self.transaction).await;
         executed
             .map(drop)

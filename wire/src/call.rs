@@ -1,7 +1,9 @@
 use crate::ids::CallId;
 use crate::sampling::Sampling;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
 
 /// One exchange with a model, whole, as the tap hands it over. [`crate::trajectory`] has the compact form that is kept.
 #[derive(Clone, Debug)]
@@ -20,13 +22,14 @@ pub struct Call {
 }
 
 /// One choice of a reply, in tokens.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// `choices[].index`.
     pub index: u32,
     /// The sampled ids, as the endpoint sent them.
     pub token_ids: Vec<u32>,
-    /// The log-probability of each sampled token; NaN stands for one that was not a finite number.
+    /// The log-probability of each sampled token; NaN (in JSON `null`) stands for one that was not a finite number.
+    #[serde(deserialize_with = "numbers_or_null")]
     pub logprobs: Vec<f64>,
     /// The endpoint's name for each sampled token, where it sent log-probabilities.
     pub tokens: Vec<String>,
@@ -46,8 +49,35 @@ pub struct TopLogprob {
     /// Its id where the endpoint sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_id: Option<u32>,
-    /// Its log-probability.
+    /// Its log-probability; NaN (in JSON `null`) stands for one that was not a finite number.
+    #[serde(deserialize_with = "number_or_null")]
     pub logprob: f64,
+}
+
+fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+fn numbers_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+    struct Numbers;
+
+    impl<'de> Visitor<'de> for Numbers {
+        type Value = Vec<f64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of numbers and nulls")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut numbers = Vec::with_capacity(items.size_hint().unwrap_or_default());
+            while let Some(item) = items.next_element::<Option<f64>>()? {
+                numbers.push(item.unwrap_or(f64::NAN));
+            }
+            Ok(numbers)
+        }
+    }
+
+    deserializer.deserialize_seq(Numbers)
 }
 
 /// What is small of a call.
@@ -234,6 +264,30 @@ impl Flag {
         Self::SandboxIntegrity,
         Self::CaptureIncomplete,
     ];
+
+    /// The word used everywhere.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::IdsDisagree => "ids_disagree",
+            Self::LogprobInvalid => "logprob_invalid",
+            Self::LengthMismatch => "length_mismatch",
+            Self::TokensMissing => "tokens_missing",
+            Self::UsageMissing => "usage_missing",
+            Self::PromptIdsMissing => "prompt_ids_missing",
+            Self::MultipleChoices => "multiple_choices",
+            Self::SamplingAltered => "sampling_altered",
+            Self::Truncated => "truncated",
+            Self::Budget => "budget",
+            Self::LogprobsRaw => "logprobs_raw",
+            Self::Superseded => "superseded",
+            Self::Abandoned => "abandoned",
+            Self::RequestChanged => "request_changed",
+            Self::SamplingDefaulted => "sampling_defaulted",
+            Self::SandboxIntegrity => "sandbox_integrity",
+            Self::CaptureIncomplete => "capture_incomplete",
+        }
+    }
 
     /// Whether a call so flagged is kept out of training.
     #[must_use]

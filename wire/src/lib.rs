@@ -46,6 +46,12 @@ pub mod graph;
 /// The calls of a rollout in compact form, and the sequences a trainer takes.
 pub mod trajectory;
 
+/// Rollouts in the forms in which they leave: rows of exports, and the documents that are read in again.
+pub mod export;
+
+/// Whether what was stored or exported is what it must be.
+pub mod validate;
+
 /// The reward and its evidence.
 pub mod reward;
 

@@ -81,6 +81,36 @@ pub struct RolloutOutcome {
     pub unstored: Option<Fault>,
 }
 
+/// How far a rollout is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RolloutState {
+    /// It waits.
+    Queued,
+    /// Its owner works on it.
+    Running,
+    /// It is over, and its outcome is there.
+    Finished,
+    /// Its owner died over it.
+    Interrupted,
+}
+
+impl RolloutState {
+    /// All four, in order.
+    pub const ALL: [Self; 4] = [Self::Queued, Self::Running, Self::Finished, Self::Interrupted];
+
+    /// The word used everywhere.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
 /// How long a stage took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTime {

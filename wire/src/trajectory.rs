@@ -29,16 +29,24 @@ mod held;
 /// What can be said of calls only when all are known.
 mod late;
 
+/// What is trained, and why something is not.
+mod selection;
+
 /// Root-to-leaf token paths, and where each completion is trained.
 mod sequence;
 
+/// What made a prompt break.
+mod explain;
+
 pub use builder::TrajectoryBuilder;
 pub use content::{BadHash, ContentHash};
+pub use explain::{Explanation, MessageChange, Said};
 pub use held::{CallView, Trajectory};
 pub use record::{ArrayLayout, CallRecord, Delta, PrefixBreak, Recorded, RequestParts, TokenDelta};
 pub use request::{MissingContent, assemble};
+pub use selection::{Keep, Selection, SubagentReward, UnknownWord, Untrained};
 pub use sequence::{Sequence, SequencePlan, TurnSpan};
 pub use shape::BodyShape;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

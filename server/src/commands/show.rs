@@ -8,8 +8,11 @@ use crate::workspace::{Context, store_failure};
 use dressage_store::{RolloutRow, RolloutState, Store, StoreError, StoredRollout};
 use dressage_wire::call::{CallEnd, CallMeta, CallSummary, Flag, Purpose};
 use dressage_wire::event::Stage;
+use dressage_wire::export::Source;
 use dressage_wire::rollout::{RolloutOutcome, RolloutStart};
-use dressage_wire::trajectory::{PrefixBreak, Trajectory};
+use dressage_wire::trajectory::{
+    CallRecord, CallView, Explanation, MessageChange, PrefixBreak, Selection, Untrained,
+};
 use serde::Serialize;
 
 /// What it takes.
@@ -46,8 +49,11 @@ struct ShownCall {
     completion_tokens: u64,
     flags: Vec<Flag>,
     trainable: bool,
+    untrained: Option<Untrained>,
     continues: Option<u32>,
     prefix_break: Option<PrefixBreak>,
+    /// What made it break.
+    explanation: Option<Explanation>,
 }
 
 /// Writes it.
@@ -63,19 +69,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         error => store_failure(&error),
     };
     let store = Store::open_read_only(&context.paths.data).await.map_err(failed)?;
-    let id = match arguments.id.as_str() {
-        "last" => {
-            let latest = dressage_store::ListFilter {
-                limit: Some(1),
-                ..Default::default()
-            };
-            let rows = store.list(&latest).await.map_err(failed)?;
-            rows.first()
-                .map(|row| row.id)
-                .ok_or_else(|| Failure::input("there are no rollouts yet"))?
-        }
-        prefix => store.find(prefix).await.map_err(failed)?,
-    };
+    let id = super::find(&store, &arguments.id).await?;
     if arguments.trajectory {
         let written = store.export_trajectory(id, Vec::new()).await.map_err(failed)?;
         context
@@ -85,9 +79,9 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         return Ok(Exit::Done);
     }
     let stored = store.get(id).await.map_err(failed)?;
-    let trajectory = store.trajectory(id).await.map_err(failed)?;
+    let calls = store.with_source(id, Selection::default(), shown_calls);
+    let calls = calls.await.map_err(failed)?;
     store.close().await;
-    let calls = shown_calls(&trajectory);
     if arguments.json {
         let StoredRollout { row, start, outcome } = &stored;
         let document = Document {
@@ -110,21 +104,20 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     Ok(Exit::Done)
 }
 
-fn shown_calls(trajectory: &Trajectory) -> Vec<ShownCall> {
-    let shown = |(view, summary): (dressage_wire::trajectory::CallView<'_>, CallSummary)| ShownCall {
+fn shown_calls(source: &Source<'_>) -> Vec<ShownCall> {
+    let calls = source.trajectory.calls().zip(source.trajectory.summaries());
+    let shown = |((view, summary), record): ((CallView<'_>, CallSummary), &CallRecord)| ShownCall {
         meta: view.meta.clone(),
         prompt_tokens: summary.prompt_tokens,
         completion_tokens: summary.completion_tokens,
         flags: view.flags,
         trainable: view.trainable,
+        untrained: view.untrained,
         continues: view.continues,
         prefix_break: view.prefix_break.cloned(),
+        explanation: source.explain(record),
     };
-    trajectory
-        .calls()
-        .zip(trajectory.summaries())
-        .map(shown)
-        .collect()
+    calls.zip(source.records).map(shown).collect()
 }
 
 fn lines(stored: &StoredRollout, calls: &[ShownCall], escapes: Escapes) -> Vec<String> {
@@ -283,7 +276,12 @@ fn call_lines(calls: &[ShownCall]) -> Vec<String> {
             render::thousands(call.prompt_tokens),
             render::thousands(call.completion_tokens),
             render::word(&meta.level),
-            if call.trainable { "yes" } else { "no" }.to_owned(),
+            match call.untrained {
+                None => "yes".to_owned(),
+                Some(Untrained::Flag(_) | Untrained::Purpose | Untrained::End) => "no".to_owned(),
+                // Nothing else in the line says it.
+                Some(why) => format!("no: {why}"),
+            },
             duration(meta.duration_ms),
             notes.trim_start().to_owned(),
         ]);
@@ -294,7 +292,7 @@ fn call_lines(calls: &[ShownCall]) -> Vec<String> {
         lines.extend(
             call.prefix_break
                 .as_ref()
-                .map(|found| break_line(call.meta.index, found)),
+                .map(|found| break_line(call.meta.index, found, call.explanation.as_ref())),
         );
         lines.extend(call.meta.error.as_ref().map(|error| {
             format!(
@@ -340,24 +338,50 @@ pub(super) fn changed(change: &dressage_wire::call::Change) -> String {
     }
 }
 
-/// Where a prompt stops being what came before it.
-fn break_line(index: u32, found: &PrefixBreak) -> String {
+/// Where a prompt stops being what came before it, and why.
+fn break_line(index: u32, found: &PrefixBreak, explanation: Option<&Explanation>) -> String {
     let place = if found.inside_completion {
         "inside what was sampled in"
     } else {
         "inside the prompt of"
     };
-    let message = found
-        .message
-        .map_or(String::new(), |message| format!(", message {message}"));
     let now = found
         .found_token_id
         .map_or("the end".to_owned(), |id| format!("token {id}"));
-    let text = format!(
-        "call {index} breaks at token {} {place} call {}{message}: {now} where token {} was",
+    let name = explanation.and_then(|explanation| explanation.expected_token.as_deref());
+    let name = name.map_or(String::new(), |name| format!(" (`{}`)", one_line(name, 40)));
+    let mut text = format!(
+        "call {index} breaks at token {} {place} call {}: {now} where token {}{name} was",
         found.at, found.base, found.expected_token_id
     );
+    if let Some(explanation) = explanation {
+        text.push_str(&format!("; {}", why(explanation)));
+    }
     format!("    {}", styled(NOTE, text))
+}
+
+/// What made a prompt break, in words.
+fn why(explanation: &Explanation) -> String {
+    let message = match (&explanation.message, &explanation.role) {
+        (Some(message), Some(role)) => format!("message {message} ({})", one_line(role, 20)),
+        (Some(message), None) => format!("message {message}"),
+        (None, _) => "no message".to_owned(),
+    };
+    let members = explanation.members.join(", ");
+    let members = match members.as_str() {
+        "" => String::new(),
+        members => format!(" in {}", one_line(members, 120)),
+    };
+    match explanation.change {
+        MessageChange::ReplyRewritten => format!("{message} is the reply, changed{members}"),
+        MessageChange::ReplyRendered => {
+            format!("{message} is the reply as it was given, and the template writes it otherwise")
+        }
+        MessageChange::Changed => format!("{message} changed{members}"),
+        MessageChange::Replaced => format!("{message} stands where another was"),
+        MessageChange::Tools => "the tools changed, and no message did".to_owned(),
+        MessageChange::Rendered => "no message changed: the template writes them otherwise".to_owned(),
+    }
 }
 
 fn files(outcome: &RolloutOutcome) -> Vec<String> {
@@ -400,8 +424,17 @@ mod tests {
             found_token_id: None,
             message: Some(3),
         };
-        let line = anstream::adapter::strip_str(&break_line(2, &found)).to_string();
-        let expected = "    call 2 breaks at token 812 inside what was sampled in call 1, message 3: the end where token 25 was";
+        let explanation = Explanation {
+            change: MessageChange::ReplyRewritten,
+            message: Some(3),
+            role: Some("assistant".into()),
+            members: vec!["tool_calls[0].function.arguments".into()],
+            expected_token: Some(" {".into()),
+        };
+        let line = break_line(2, &found, Some(&explanation));
+        let line = anstream::adapter::strip_str(&line).to_string();
+        let expected = "    call 2 breaks at token 812 inside what was sampled in call 1: the end where token 25 (`{`) was; \
+                        message 3 (assistant) is the reply, changed in tool_calls[0].function.arguments";
         assert_eq!(line, expected);
     }
 }

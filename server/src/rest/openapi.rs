@@ -22,6 +22,7 @@ use utoipa::{Modify, OpenApi};
         super::records::call,
         super::records::trajectory,
         super::records::logs,
+        super::export::export,
         super::events::of_rollout,
         super::events::of_all,
         super::held::exec,

@@ -1,23 +1,27 @@
+use super::export::{BodyWriter, streamed};
 use crate::http::{App, Path};
+use crate::selection;
 use crate::service::{Code, Detail, ServiceError, Turn};
 use axum::Json;
-use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::body::Bytes;
+use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use dressage_rollout::SoFar;
-use dressage_store::Transcript;
+use dressage_store::{StoreError, Transcript};
 use dressage_wire::call::{CallMeta, CallSummary};
+use dressage_wire::export::Shape;
 use dressage_wire::ids::RolloutId;
+use dressage_wire::trajectory::{CallRecord, CallView, Explanation, PrefixBreak, Selection, Untrained};
+use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
-use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 /// The version of trajectories in the form `training`.
 pub const TRAINING_SCHEMA_VERSION: u32 = 1;
 
-/// Bytes between what writes a trajectory and what sends it.
-const PIPE: usize = 64 << 10;
+/// Bytes that are sent together.
+const PIECE: usize = 64 << 10;
 
 /// The calls of a rollout, without what was said.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -35,8 +39,15 @@ pub struct Call {
     pub summary: CallSummary,
     /// Whether it can be trained on.
     pub trainable: bool,
+    /// Why not, where it cannot.
+    pub untrained: Option<Untrained>,
     /// The call whose conversation it goes on from.
     pub continues: Option<u32>,
+    /// How its prompt differs from that call's prompt and reply, where it does.
+    #[serde(rename = "break")]
+    pub broken: Option<PrefixBreak>,
+    /// What made it differ.
+    pub explanation: Option<Explanation>,
     /// Everything else that is known of it.
     pub meta: CallMeta,
 }
@@ -52,21 +63,24 @@ pub struct Call {
 )]
 pub async fn calls(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Calls>, ServiceError> {
     let id = app.service.find(&id).await?;
-    let Some(trajectory) = known(app.service.store().trajectory(id).await)? else {
-        return Ok(Json(Calls { calls: Vec::new() }));
-    };
-    let calls = trajectory
-        .calls()
-        .zip(trajectory.summaries())
-        .map(|(call, summary)| Call {
-            summary,
-            trainable: call.trainable,
-            continues: call.continues,
-            meta: call.meta.clone(),
+    let calls = app
+        .service
+        .store()
+        .with_source(id, Selection::default(), |source| {
+            let calls = source.trajectory.calls().zip(source.trajectory.summaries());
+            let call = |((call, summary), record): ((CallView<'_>, CallSummary), &CallRecord)| Call {
+                summary,
+                trainable: call.trainable,
+                untrained: call.untrained,
+                continues: call.continues,
+                broken: call.prefix_break.cloned(),
+                explanation: source.explain(record),
+                meta: call.meta.clone(),
+            };
+            calls.zip(source.records).map(call).collect::<Vec<Call>>()
         });
-    Ok(Json(Calls {
-        calls: calls.collect(),
-    }))
+    let calls = known(calls.await)?.unwrap_or_default();
+    Ok(Json(Calls { calls }))
 }
 
 /// What waits has no calls, and is in no table of those that have.
@@ -115,72 +129,81 @@ enum Format {
     Training,
 }
 
-/// What stands behind the path.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TrajectoryQuery {
-    #[serde(default)]
-    format: Format,
+/// Reads what stands behind the path.
+fn query_of(query: &str) -> Result<(Format, Selection), ServiceError> {
+    let (mut format, mut wanted) = (Format::default(), Selection::default());
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*key {
+            "format" => {
+                format = Format::deserialize((&*value).into_deserializer()).map_err(
+                    |error: serde::de::value::Error| {
+                        ServiceError::invalid("format", error.to_string())
+                            .hint(Some("known are native, training".into()))
+                    },
+                )?;
+            }
+            other => match selection::set(&mut wanted, other, &value) {
+                Some(set) => set.map_err(|problem| ServiceError::invalid(other, problem))?,
+                None => {
+                    let known = format!("known are format, {}", selection::KEYS.join(", "));
+                    return Err(ServiceError::invalid(other, "unknown key").hint(Some(known)));
+                }
+            },
+        }
+    }
+    Ok((format, wanted))
 }
 
-/// The trajectory of a rollout: `native` (calls as deltas, contents once; `docs/design/token-deltas.md`), or `training`
-/// (every turn with its whole prompt, request and reply). Sent as it is made, however large.
+/// The trajectory of a rollout: `native` (everything; docs/export.md), or `training` (every turn with its whole prompt,
+/// request and reply). Sent as it is made, however large.
 #[utoipa::path(
     get, path = "/api/v1/rollouts/{id}/trajectory", tag = "records", operation_id = "get_trajectory",
     params(
         ("id" = String, Path, description = "id of a rollout"),
         ("format" = Option<String>, Query, description = "`native` (default) or `training`"),
+        ("train" = Option<String>, Query, description = "what is trained, with commas: `agent` (default), `subagent`, `title`, `summary`"),
+        ("truncated" = Option<String>, Query, description = "turns that a token limit ended: `keep` (default) or `drop`"),
+        ("subagent_reward" = Option<String>, Query, description = "`shared` (default) or `none`"),
+        ("top_logprobs" = Option<String>, Query, description = "alternatives, where native: `keep` (default) or `drop`"),
     ),
     responses(
         (status = 200, description = "The trajectory.", body = Object),
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
-        (status = 422, description = "The format is unknown.", body = crate::http::ErrorBody),
+        (status = 422, description = "A key or value is wrong.", body = crate::http::ErrorBody),
     )
 )]
 pub async fn trajectory(
     State(app): State<App>,
     Path(id): Path<String>,
-    query: Result<Query<TrajectoryQuery>, axum::extract::rejection::QueryRejection>,
+    RawQuery(query): RawQuery,
 ) -> Result<Response, ServiceError> {
-    let Query(query) = query.map_err(|error| {
-        ServiceError::invalid("format", error.body_text()).hint(Some("known are native, training".into()))
-    })?;
+    let (format, selection) = query_of(query.as_deref().unwrap_or(""))?;
     let id = app.service.find(&id).await?;
-    let (writer, reader) = tokio::io::duplex(PIPE);
-    let writer = SyncIoBridge::new(writer);
-    match query.format {
-        Format::Native => {
-            let store = app.service.clone();
-            tokio::spawn(async move {
-                if let Err(error) = store.store().export_trajectory(id, writer).await {
-                    tracing::warn!(rollout.id = %id, error = %crate::workspace::chain(&error), "a trajectory was not sent whole");
-                }
-            });
-        }
+    let body = match format {
+        Format::Native => streamed(move |writer| async move {
+            let store = app.service.store();
+            store.export_rollout(id, Shape::Native, selection, writer).await
+        }),
         Format::Training => {
-            let Some(transcript) = known(app.service.store().transcript(id).await)? else {
+            let Some(mut transcript) = known(app.service.store().transcript(id).await)? else {
                 return Ok(
                     Json(serde_json::json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}))
                         .into_response(),
                 );
             };
-            tokio::task::spawn_blocking(move || {
-                if let Err(error) = write_turns(writer, &transcript, id) {
-                    tracing::debug!(rollout.id = %id, %error, "a trajectory was not sent whole");
-                }
-            });
+            transcript.select(selection);
+            streamed(move |writer| async move {
+                let written = tokio::task::spawn_blocking(move || write_turns(writer, &transcript, id)).await;
+                let written = written.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+                written.map_err(|source| StoreError::Export { rollout: id, source })
+            })
         }
-    }
-    let body = Body::from_stream(ReaderStream::with_capacity(reader, PIPE));
+    };
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-fn write_turns(
-    writer: SyncIoBridge<tokio::io::DuplexStream>,
-    transcript: &Transcript,
-    id: RolloutId,
-) -> std::io::Result<()> {
-    let mut writer = std::io::BufWriter::with_capacity(PIPE, writer);
+fn write_turns(writer: BodyWriter, transcript: &Transcript, id: RolloutId) -> std::io::Result<()> {
+    let mut writer = std::io::BufWriter::with_capacity(PIECE, writer);
     write!(
         writer,
         r#"{{"schema_version":{TRAINING_SCHEMA_VERSION},"rollout":"{id}","turns":["#

@@ -143,6 +143,8 @@ fn turn(
         "trainable": call.trainable,
         "session": meta.session,
         "prefix_break": call.prefix_break,
+        "policy_version_at_dispatch": meta.policy_version_at_dispatch,
+        "policy_version_at_completion": meta.policy_version_at_completion,
     });
     let omitted = detail.omitted();
     if let Some(table) = metadata.as_object_mut().filter(|_| !omitted.is_empty()) {

@@ -28,6 +28,9 @@ mod bad_machines;
 /// Rollouts of the real agent, from task to reward.
 mod rollouts;
 
+/// Exports, what is wrong with them, and taking them in.
+mod exporting;
+
 /// Bars, colours and plain lines.
 mod terminals;
 

@@ -3,7 +3,7 @@ use crate::graph::{NodeId, TokenGraph};
 use crate::ids::CallId;
 use crate::rollout::Totals;
 use crate::trajectory::record::{CallRecord, Delta, PrefixBreak};
-use crate::trajectory::{ContentHash, late};
+use crate::trajectory::{ContentHash, Keep, Selection, Untrained, late};
 use std::collections::HashMap;
 
 /// All calls of a rollout, held compactly: each token and each message once.
@@ -18,6 +18,7 @@ pub struct Trajectory {
     numbers: HashMap<ContentHash, u32>,
     pub(crate) calls: Vec<Held>,
     positions: HashMap<u32, usize>,
+    selection: Selection,
 }
 
 /// A call in the order of recording.
@@ -57,6 +58,8 @@ pub struct CallView<'a> {
     pub flags: Vec<Flag>,
     /// Whether its completion is trained, in one of the sequences.
     pub trainable: bool,
+    /// Why not, where it is not.
+    pub untrained: Option<Untrained>,
     /// Index of the call whose conversation it goes on from.
     pub continues: Option<u32>,
     /// How its prompt differs from that call's prompt and completion, where it does.
@@ -91,6 +94,17 @@ impl Trajectory {
         flagged.map(|held| (held.meta.id, held.late.clone())).collect()
     }
 
+    /// Says what is trained, here and in the sequences made from here on.
+    pub fn select(&mut self, selection: Selection) {
+        self.selection = selection;
+    }
+
+    /// What is trained.
+    #[must_use]
+    pub fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
     /// What the calls add up to.
     #[must_use]
     pub fn totals(&self) -> Totals {
@@ -122,6 +136,7 @@ impl Trajectory {
             meta: &held.meta,
             flags: held.flags().collect(),
             trainable: self.trainable(held),
+            untrained: self.untrained(held),
             continues: held.continues,
             prefix_break: held.prefix_break.as_ref(),
         })
@@ -149,22 +164,43 @@ impl Trajectory {
             .collect()
     }
 
-    /// Whether a call is trained on: a complete, clean turn of the agent itself. Sub-agents, titles, summaries and
-    /// foreign calls are labelled and not trained.
+    /// Whether a call is trained on: a complete, clean turn that was made for something selected.
     pub(crate) fn trainable(&self, held: &Held) -> bool {
-        let Some(tokens) = &held.tokens else { return false };
+        self.untrained(held).is_none()
+    }
+
+    /// Why a call is not trained on. Sub-agents, titles and summaries are only if they are selected, foreign calls never.
+    fn untrained(&self, held: &Held) -> Option<Untrained> {
+        if !self.selection.trains(held.meta.purpose) {
+            return Some(Untrained::Purpose);
+        }
+        if held.meta.end != CallEnd::Complete {
+            return Some(Untrained::End);
+        }
+        if let Some(flag) = held.flags().find(|flag| flag.blocks_training()) {
+            return Some(Untrained::Flag(flag));
+        }
+        let tokens = held
+            .tokens
+            .as_ref()
+            .filter(|_| held.meta.level == CaptureLevel::Tokens);
+        let Some(tokens) = tokens else {
+            return Some(Untrained::Level);
+        };
+        if self.selection.truncated == Keep::Drop && held.flags().any(|flag| flag == Flag::Truncated) {
+            return Some(Untrained::Truncated);
+        }
         let sampled = self.tokens.length(tokens.end) - self.tokens.length(tokens.prompt);
-        held.meta.purpose == Purpose::Agent
-            && held.meta.end == CallEnd::Complete
-            && held.meta.level == CaptureLevel::Tokens
-            && !held.flags().any(Flag::blocks_training)
-            && sampled > 0
-            && sampled as u64 == held.sampled
+        if sampled == 0 {
+            return Some(Untrained::Empty);
+        }
+        let fits = sampled as u64 == held.sampled
             && sampled == tokens.logprobs.len()
             && tokens
                 .logprobs
                 .iter()
-                .all(|logprob| logprob.is_finite() && *logprob <= 0.0)
+                .all(|logprob| logprob.is_finite() && *logprob <= 0.0);
+        (!fits).then_some(Untrained::Unfit)
     }
 
     pub(crate) fn at_index(&self, index: u32) -> Option<&Held> {

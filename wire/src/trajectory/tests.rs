@@ -39,11 +39,11 @@ use std::collections::HashMap;
 
 /// Makes calls that read as sentences in tests.
 #[derive(Clone)]
-struct Sketch {
-    call: Call,
+pub(crate) struct Sketch {
+    pub(crate) call: Call,
 }
 
-fn call(index: u32, messages: &[Value]) -> Sketch {
+pub(crate) fn call(index: u32, messages: &[Value]) -> Sketch {
     let body = json!({"model": "m", "messages": messages, "tools": [{"type": "function"}], "stream": true});
     let request = Bytes::from(body.to_string());
     Sketch {
@@ -86,7 +86,7 @@ fn call(index: u32, messages: &[Value]) -> Sketch {
 }
 
 impl Sketch {
-    fn tokens(mut self, prompt: &[u32], completion: &[u32]) -> Self {
+    pub(crate) fn tokens(mut self, prompt: &[u32], completion: &[u32]) -> Self {
         self.call.prompt_token_ids = Some(prompt.to_vec());
         self.call.completions = vec![Completion {
             token_ids: completion.to_vec(),
@@ -103,7 +103,7 @@ impl Sketch {
         self
     }
 
-    fn reply(mut self, text: &str, tool_call: Option<&str>) -> Self {
+    pub(crate) fn reply(mut self, text: &str, tool_call: Option<&str>) -> Self {
         let tool_calls: Vec<Value> = tool_call
             .iter()
             .map(|id| json!({"id": id, "function": {"name": "bash", "arguments": "{\"a\": 1}"}}))
@@ -113,17 +113,17 @@ impl Sketch {
         self
     }
 
-    fn with(mut self, change: impl FnOnce(&mut CallMeta)) -> Self {
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut CallMeta)) -> Self {
         change(&mut self.call.meta);
         self
     }
 }
 
-fn user(text: &str) -> Value {
+pub(crate) fn user(text: &str) -> Value {
     json!({"role": "user", "content": text})
 }
 
-fn assistant(text: &str, tool_call: Option<&str>) -> Value {
+pub(crate) fn assistant(text: &str, tool_call: Option<&str>) -> Value {
     // As agents do: arguments written anew, without the space.
     let tool_calls: Vec<Value> = tool_call
         .iter()
@@ -132,7 +132,7 @@ fn assistant(text: &str, tool_call: Option<&str>) -> Value {
     json!({"role": "assistant", "content": text, "tool_calls": tool_calls})
 }
 
-fn build(calls: Vec<Sketch>) -> (TrajectoryBuilder, Vec<Recorded>) {
+pub(crate) fn build(calls: Vec<Sketch>) -> (TrajectoryBuilder, Vec<Recorded>) {
     let mut builder = TrajectoryBuilder::new();
     let recorded = calls
         .into_iter()

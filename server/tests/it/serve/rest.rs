@@ -491,6 +491,38 @@ fn what_was_recorded_of_a_rollout_is_there_in_every_form() {
     assert_eq!(native.header("content-type"), Some("application/json"));
     assert_eq!(native.json(), read("trajectory?format=native").expect(200).json());
     assert!(!native.json()["sequences"].as_array().unwrap().is_empty());
+    let none = read("trajectory?train=title&truncated=drop").expect(200).json();
+    assert!(
+        none["calls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|call| call["trainable"] == false)
+    );
+    assert_eq!(none["calls"][0]["untrained"]["reason"], "purpose");
+    assert_eq!(none["selection"]["truncated"], "drop");
+    let error = read("trajectory?train=foreign").expect_error(422, "invalid_request");
+    assert_eq!(place_of(&error), "train");
+    let export = |query: &str| server.get(&format!("/api/v1/export{query}"));
+    let exported = export(&format!("?ids={id}")).expect(200);
+    assert_eq!(exported.header("content-type"), Some("application/x-ndjson"));
+    assert_eq!(exported.json(), native.json(), "one line");
+    let rows = export("?shape=verl&filter=reward%3E%3D1").expect(200).text();
+    let rows: Vec<Value> = rows
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(
+        !rows.is_empty() && rows.iter().all(|row| row["rollout"] == json!(id)),
+        "{rows:?}"
+    );
+    assert_eq!(export("?filter=reward%3C1").expect(200).text(), "");
+    assert_eq!(
+        place_of(&export("?shap=verl").expect_error(422, "invalid_request")),
+        "shap"
+    );
+    export("?ids=ffffffff-ffff-7fff-8fff-ffffffffffff").expect_error(404, "unknown_rollout");
+
     let wrong = read("trajectory?format=xml").expect_error(422, "invalid_request");
     assert_eq!(place_of(&wrong), "format");
     for none in ["calls/99", "calls/-1", "calls/x", "calls/4294967296"] {

@@ -57,3 +57,60 @@ fn trap_30_a_turn_with_log_probabilities_before_temperature_is_kept_and_not_trai
     assert_eq!(sequences[0].token_ids, [1, 2]);
     assert_eq!(sequences[0].loss_mask, [0, 0]);
 }
+
+#[test]
+fn what_a_trainer_selects_is_trained_and_the_reason_is_told_where_something_is_not() {
+    let purpose = |purpose| move |meta: &mut CallMeta| meta.purpose = purpose;
+    let (builder, recorded) = build(vec![
+        call(0, &[user("go")]).tokens(&[1], &[10, 11]),
+        call(1, &[user("sub")])
+            .tokens(&[2], &[20, 21, 22])
+            .with(purpose(Purpose::Subagent)),
+        call(2, &[user("title")])
+            .tokens(&[3], &[30])
+            .with(purpose(Purpose::Title)),
+        call(3, &[user("curl")])
+            .tokens(&[4], &[40])
+            .with(purpose(Purpose::Foreign)),
+        call(4, &[user("long")])
+            .tokens(&[5], &[50])
+            .with(|meta| meta.flags.push(Flag::Truncated)),
+        call(5, &[user("budget")])
+            .tokens(&[6], &[60])
+            .with(|meta| meta.flags.push(Flag::Budget)),
+    ]);
+    assert_eq!(
+        trained_tokens(&builder),
+        2 + 1,
+        "the agent's own, truncated ones too"
+    );
+    let mut trajectory = Trajectory::restore(recorded.into_iter().map(|recorded| recorded.record));
+    trajectory.select(Selection {
+        purposes: vec![Purpose::Agent, Purpose::Subagent, Purpose::Foreign],
+        truncated: Keep::Drop,
+        ..Selection::default()
+    });
+    let trained: u64 = trajectory
+        .sequences()
+        .flat_map(|sequence| sequence.loss_mask)
+        .map(u64::from)
+        .sum();
+    assert_eq!(trained, 2 + 3);
+    let why: Vec<Option<Untrained>> = trajectory.calls().map(|call| call.untrained).collect();
+    let expected = [
+        None,
+        None,
+        Some(Untrained::Purpose),
+        Some(Untrained::Purpose),
+        Some(Untrained::Truncated),
+        Some(Untrained::Flag(Flag::Budget)),
+    ];
+    assert_eq!(why, expected, "foreign calls are never trained");
+}
+
+#[test]
+fn the_word_for_a_flag_is_that_of_its_json() {
+    for flag in Flag::ALL {
+        assert_eq!(serde_json::to_value(flag).unwrap(), flag.name());
+    }
+}

@@ -1,0 +1,116 @@
+//! Rollouts in the forms in which they leave: the rows of exports, and the documents they are.
+//!
+//! A [`Source`] is a rollout read whole. A [`Shape`] is a kind of row that is made from it. `native` loses nothing and
+//! can be read in again; the other shapes are flat rows with the columns that a trainer reads. Each row says which schema
+//! it has, in which version. docs/export.md describes them.
+
+/// Rollouts, as they are read to be exported.
+mod source;
+
+/// Everything of a rollout, in a form that can be read in again.
+pub mod native;
+
+/// Columns and cells: rows of a shape, before they are written as JSON or Parquet.
+mod table;
+
+/// Token sequences: prompt, response, mask, log-probabilities.
+pub mod verl;
+
+/// Turns as TRL reads them.
+pub mod trl;
+
+/// Conversations for supervised fine-tuning.
+pub mod chat;
+
+pub use source::Source;
+pub use table::{Cell, Column, Kind, Row};
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A kind of row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    /// A row a rollout, nothing lost.
+    #[default]
+    Native,
+    /// A row a rollout: a `TrainingTrace`, and trace entries.
+    Trl,
+    /// A row a sequence: prompt ids, response ids, response mask, log-probabilities.
+    Verl,
+    /// A row a conversation: messages and tools.
+    Chat,
+}
+
+impl Shape {
+    /// Every shape.
+    pub const ALL: [Self; 4] = [Self::Native, Self::Trl, Self::Verl, Self::Chat];
+
+    /// The word used everywhere.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Trl => "trl",
+            Self::Verl => "verl",
+            Self::Chat => "chat",
+        }
+    }
+
+    /// The schema that its rows name.
+    #[must_use]
+    pub fn schema(self) -> &'static str {
+        match self {
+            Self::Native => native::SCHEMA,
+            Self::Trl => trl::SCHEMA,
+            Self::Verl => verl::SCHEMA,
+            Self::Chat => chat::SCHEMA,
+        }
+    }
+
+    /// The version of it that is written.
+    #[must_use]
+    pub fn schema_version(self) -> u32 {
+        match self {
+            Self::Native => native::SCHEMA_VERSION,
+            Self::Trl => trl::SCHEMA_VERSION,
+            Self::Verl => verl::SCHEMA_VERSION,
+            Self::Chat => chat::SCHEMA_VERSION,
+        }
+    }
+
+    /// Its columns. A native row is a document in JSON, and has columns only in Parquet.
+    #[must_use]
+    pub fn columns(self) -> &'static [Column] {
+        match self {
+            Self::Native => native::COLUMNS,
+            Self::Trl => trl::COLUMNS,
+            Self::Verl => verl::COLUMNS,
+            Self::Chat => chat::COLUMNS,
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Shape {
+    type Err = UnknownShape;
+
+    fn from_str(text: &str) -> Result<Self, UnknownShape> {
+        Self::ALL
+            .into_iter()
+            .find(|shape| shape.name() == text)
+            .ok_or(UnknownShape)
+    }
+}
+
+/// A word that names no shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("known are native, trl, verl, chat")]
+pub struct UnknownShape;
