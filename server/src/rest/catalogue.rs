@@ -5,24 +5,28 @@ use axum::Json;
 use axum::extract::State;
 use dressage_rollout::LiveState;
 use dressage_rollout::presets::PRESETS;
-use serde_json::{Value, json};
+use dressage_wire::export::Shape;
+use serde_json::{Map, Value, json};
 
 /// What this server is, and which versions of stored and exported forms it writes.
 #[utoipa::path(
     get, path = "/api/v1/version", tag = "operating", operation_id = "get_version",
     responses((status = 200, description = "Name and versions.", body = Object, example = json!({
-        "name": "dressage", "version": "0.1.0", "api": "v1", "schemas": {"trajectory": 1, "training": 1},
+        "name": "dressage", "version": "0.1.0", "api": "v1", 
+        "schemas": {"native": 2, "trl": 1, "verl": 1, "chat": 1, "training": 1},
     })))
 )]
 pub async fn version() -> Json<Value> {
+    let mut schemas: Map<String, Value> = Shape::ALL
+        .into_iter()
+        .map(|shape| (shape.name().to_owned(), shape.schema_version().into()))
+        .collect();
+    schemas.insert("training".into(), TRAINING_SCHEMA_VERSION.into());
     Json(json!({
         "name": env!("CARGO_PKG_NAME"),
         "version": env!("CARGO_PKG_VERSION"),
         "api": "v1",
-        "schemas": {
-            "trajectory": dressage_store::TRAJECTORY_SCHEMA_VERSION,
-            "training": TRAINING_SCHEMA_VERSION,
-        },
+        "schemas": schemas,
     }))
 }
 
