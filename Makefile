@@ -19,7 +19,7 @@ demo: build ## run a real agent in a sandbox, from task to reward; no network, n
 	@target/release/dressage demo
 
 build: prepare static ## build target/release/{dressage,dressage-tap}
-	cargo build --release --locked -p dressage
+	scripts/pathless cargo build --release --locked -p dressage
 	@install -m 755 "$(STATIC)" target/release/dressage-tap
 	@ls -l target/release/dressage target/release/dressage-tap | awk '{ printf "%s  %.1f MB\n", $$NF, $$5 / 1e6 }'
 
@@ -43,13 +43,13 @@ wheel: build ## build the Python package, which carries the program, into target
 	@ls -l target/wheels | awk 'NR > 1 { printf "%s  %.1f MB\n", $$NF, $$5 / 1e6 }'
 
 bench: build ## measure, and write docs/benchmarks.md
-	cargo build --release --locked -p dressage-testkit --bins
-	cargo build --release --locked -p dressage-tap -p dressage-sandbox -p dressage-rollout -p dressage-store --examples
+	scripts/pathless cargo build --release --locked -p dressage-testkit --bins
+	scripts/pathless cargo build --release --locked -p dressage-tap -p dressage-sandbox -p dressage-rollout -p dressage-store --examples
 	scripts/bench
 
 static: prepare
-	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --quiet --profile tap --target $(TRIPLE) \
-		--target-dir target/static -p dressage-tap --bin dressage-tap --no-default-features
+	@RUSTFLAGS="-C target-feature=+crt-static" scripts/pathless cargo build --locked --quiet --profile tap \
+		--target $(TRIPLE) --target-dir target/static -p dressage-tap --bin dressage-tap --no-default-features
 
 prepare:
 	@scripts/prepare
