@@ -33,8 +33,8 @@ fn fail(what: &str) -> ! {
         "dressage embeds the static program dressage-tap, and {what}.\n\
          Run `make build`, which builds dressage-tap first and hands its path to this build;\n\
          or set {VARIABLE} to the path of a dressage-tap that was built with\n\
-         RUSTFLAGS=\"-C target-feature=+crt-static\" scripts/pathless cargo build -p dressage-tap --no-default-features --profile tap \
-         --target x86_64-unknown-linux-gnu --target-dir target/static"
+         RUSTFLAGS=\"-C target-feature=+crt-static\" scripts/pathless cargo build -p dressage-tap --no-default-features \
+         --profile tap --target x86_64-unknown-linux-gnu --target-dir target/static"
     );
     exit(1)
 }
