@@ -51,5 +51,5 @@ mod server;
 
 pub use presets::PresetScript;
 pub use script::{Conversation, Script, ScriptedTurns, Shell, ToolCall, Turn, Writer};
-pub use server::{KeepRequests, Received, ScriptedModel, ScriptedModelConfig, serve};
+pub use server::{KeepRequests, Received, ScriptedModel, ScriptedModelConfig, Sent, serve};
 pub use tokenizer::{Tokenizer, special};

@@ -32,6 +32,7 @@ const SIGNS: AgentSigns = AgentSigns {
     subagent_header: Some("x-claude-code-agent-id"),
     user_agent_starts_with: Some("claude-cli/"),
     own_system_starts_with: &[],
+    own_user_starts_with: &[],
     auxiliary: &[],
 };
 

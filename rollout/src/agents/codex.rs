@@ -42,6 +42,7 @@ const SIGNS: AgentSigns = AgentSigns {
     subagent_header: None,
     user_agent_starts_with: Some("codex_exec/"),
     own_system_starts_with: &[],
+    own_user_starts_with: &[],
     auxiliary: &[AuxiliarySign::header(
         Purpose::Summary,
         "x-openai-subagent",

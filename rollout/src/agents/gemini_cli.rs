@@ -43,6 +43,8 @@ const SIGNS: AgentSigns = AgentSigns {
         "You are an interactive CLI agent",
         "You are a non-interactive CLI agent",
     ],
+    // Its sub-agent `generalist` has the same system prompt, and is told what to do in its first message.
+    own_user_starts_with: &["<session_context>"],
     auxiliary: &[
         AuxiliarySign::system(Purpose::Summary, "You are a specialized system component"),
         AuxiliarySign::system(Purpose::Summary, "You are an expert context compressor"),

@@ -41,6 +41,7 @@ const SIGNS: AgentSigns = AgentSigns {
     subagent_header: None,
     user_agent_starts_with: Some("OpenAI/Python "),
     own_system_starts_with: &[],
+    own_user_starts_with: &[],
     auxiliary: &[],
 };
 

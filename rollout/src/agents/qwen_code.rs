@@ -43,6 +43,7 @@ const SIGNS: AgentSigns = AgentSigns {
     subagent_header: None,
     user_agent_starts_with: Some("QwenCode/"),
     own_system_starts_with: &["You are Qwen Code"],
+    own_user_starts_with: &[],
     auxiliary: &[
         AuxiliarySign::system(Purpose::Title, "Generate a concise"),
         AuxiliarySign::system(Purpose::Summary, "You are the component that summarizes"),

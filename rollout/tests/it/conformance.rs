@@ -5,13 +5,19 @@ use crate::world::{Done, World, WorldPlan, agents_cache_dir};
 use dressage_rollout::agents::{Agent, AgentError, Agents, Wish};
 use dressage_rollout::presets::Preset;
 use dressage_testkit::fault::{Cut, Fault, FaultPlan};
-use dressage_testkit::model::PresetScript;
+use dressage_testkit::model::{Conversation, PresetScript, Script, Sent, Turn};
 use dressage_wire::call::{CaptureLevel, DialectName, Purpose};
 use dressage_wire::event::{AgentEvent, Event, Stage};
+use dressage_wire::export::trl::{TrainingTrace, TrainingTurn, TrlRow};
+use dressage_wire::export::verl::VerlRow;
+use dressage_wire::export::{Shape, Source};
 use dressage_wire::fault::{Ended, FaultOwner};
 use dressage_wire::ids::RolloutId;
+use dressage_wire::rollout::{RolloutOutcome, RolloutStart, RolloutState};
 use dressage_wire::task::{McpServer, Task};
-use serde_json::Value;
+use dressage_wire::trajectory::{Recorded, Trajectory};
+use dressage_wire::validate::{self, Findings};
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// What `make test` installs.
@@ -43,6 +49,13 @@ macro_rules! agents {
             async fn does_what_it_is_told_next_in_the_same_session() {
                 if let Some(agent) = installed($name) {
                     goes_on(&*agent).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn tells_the_calls_of_a_sub_agent_apart() {
+                if let Some(agent) = installed($name) {
+                    delegates(&*agent).await;
                 }
             }
 
@@ -192,6 +205,9 @@ async fn solves_a_task(agent: &dyn Agent) {
         assert_eq!(meta.retry_count.unwrap_or(0), 0, "{name}: {meta:?}");
     }
 
+    let calls: Vec<_> = kept.calls.iter().map(|(_, call)| call.clone()).collect();
+    exports_what_was_sent(&world.model.sent(), &kept.started[0], &done.outcome, calls);
+
     // The instruction reaches the model as it was written.
     let bodies = bodies(&world);
     let said = texts(&bodies[0], "user");
@@ -222,6 +238,78 @@ async fn solves_a_task(agent: &dyn Agent) {
     if agent.honours().contains(&Wish::Turns) {
         assert!(outcome.session.is_some(), "{name}: {events:?}");
     }
+}
+
+/// What a trainer gets of a rollout is what the endpoint sent, token by token.
+fn exports_what_was_sent(
+    sent: &[Sent],
+    started: &RolloutStart,
+    outcome: &RolloutOutcome,
+    calls: Vec<Recorded>,
+) {
+    let records: Vec<_> = calls.iter().map(|call| call.record.clone()).collect();
+    let contents = calls.into_iter().flat_map(|call| call.contents).collect();
+    let mut trajectory = Trajectory::restore(records.clone());
+    trajectory.finalise();
+    let source = Source {
+        id: started.id,
+        state: RolloutState::Finished,
+        priority: 0,
+        created_unix_ms: 0,
+        finished_unix_ms: Some(0),
+        start: Some(started),
+        outcome: Some(outcome),
+        trajectory: &trajectory,
+        records: &records,
+        contents: &contents,
+    };
+    let lines = |shape| -> Vec<Vec<u8>> {
+        let mut written = Vec::new();
+        source.write_lines(shape, &mut written).unwrap();
+        let mut lines: Vec<_> = written.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        assert_eq!(lines.pop(), Some(Vec::new()));
+        for line in &lines {
+            let mut findings = Findings::default();
+            assert_eq!(validate::line(line, &mut findings), Some(shape));
+            assert_eq!(findings.take().0, []);
+        }
+        lines
+    };
+
+    let row: TrlRow = serde_json::from_slice(&lines(Shape::Trl)[0]).unwrap();
+    let trace: TrainingTrace = serde_json::from_str(&row.training_trace.unwrap()).unwrap();
+    let of_turn = |turn: &TrainingTurn| Sent {
+        prompt_token_ids: turn.prompt_token_ids.clone(),
+        completion_token_ids: vec![turn.completion_token_ids.clone()],
+    };
+    assert_eq!(trace.turns.iter().map(of_turn).collect::<Vec<_>>(), sent);
+
+    // Each completion is trained in one sequence, which begins with its prompt.
+    let mut untrained = sent.to_vec();
+    for line in lines(Shape::Verl) {
+        let row: VerlRow = serde_json::from_slice(&line).unwrap();
+        let ids = [row.prompt_ids.clone(), row.response_ids].concat();
+        for turn in row.turns.iter().filter(|turn| turn.trained) {
+            let (start, end) = (row.prompt_ids.len() + turn.start, row.prompt_ids.len() + turn.end);
+            let of_turn = Sent {
+                prompt_token_ids: ids[..start].to_vec(),
+                completion_token_ids: vec![ids[start..end].to_vec()],
+            };
+            let at = untrained.iter().position(|sent| *sent == of_turn);
+            untrained.remove(at.expect("a turn that was not sent, or was trained before"));
+            let mask = &row.response_mask[turn.start..turn.end];
+            assert!(mask.iter().all(|trained| *trained == 1), "{mask:?}");
+        }
+        let trained: usize = row
+            .response_mask
+            .iter()
+            .map(|trained| usize::from(*trained))
+            .sum();
+        let of_turns = row.turns.iter().filter(|turn| turn.trained);
+        assert_eq!(trained, of_turns.map(|turn| turn.end - turn.start).sum::<usize>());
+    }
+    assert_eq!(untrained, []);
+    lines(Shape::Native);
 }
 
 async fn survives_faults(agent: &dyn Agent) {
@@ -310,6 +398,89 @@ async fn goes_on(agent: &dyn Agent) {
     let totals = &done.outcome.totals;
     assert_eq!(totals.trainable_calls, totals.calls, "{name}: {totals:?}");
     assert_eq!(left_of(&mark), [] as [&str; 0], "{name}");
+}
+
+/// The tool that starts a sub-agent, by the name under which it reaches the model, and how it is called.
+fn delegation(name: &str) -> Option<(&'static str, Value)> {
+    let described = |kind: &str| json!({"description": "Ask", "prompt": SUBTASK, "subagent_type": kind});
+    match name {
+        "opencode" => Some(("task", described("general"))),
+        "claude-code" => Some(("Agent", described("general-purpose"))),
+        "codex" => Some(("spawn_agent", json!({"message": SUBTASK}))),
+        "gemini-cli" => Some((
+            "invoke_agent",
+            json!({"agent_name": "generalist", "prompt": SUBTASK}),
+        )),
+        "qwen-code" => Some(("agent", described("general-purpose"))),
+        _ => None,
+    }
+}
+
+const SUBTASK: &str = "Say which day it is.";
+
+/// Has the agent hand on [`SUBTASK`], and a sub-agent say something to it.
+#[derive(Debug)]
+struct Delegates(&'static str, Value);
+
+impl Script for Delegates {
+    fn next_turn(&self, conversation: &Conversation<'_>) -> Turn {
+        if conversation
+            .user_texts_from_last()
+            .any(|text| text.contains("Delegate."))
+        {
+            let Some(said) = conversation.last_tool_result() else {
+                return Turn::calls(self.0, self.1.clone());
+            };
+            // Codex says whom it has started, and waits for nobody by itself.
+            let started: Value = serde_json::from_str(said).unwrap_or_default();
+            return match started["agent_id"].as_str() {
+                Some(id) => Turn::calls("wait_agent", json!({"targets": [id]})),
+                None => Turn::says("It was handed on."),
+            };
+        }
+        Turn::says("It is Monday.")
+    }
+}
+
+async fn delegates(agent: &dyn Agent) {
+    let name = agent.name();
+    let Some((tool, arguments)) = delegation(name) else {
+        return;
+    };
+    let world = World::planned(WorldPlan {
+        script: Arc::new(Delegates(tool, arguments)),
+        cache_dir: Some(agents_cache_dir()),
+        ..WorldPlan::default()
+    })
+    .await;
+    let (mut task, mark) = task(agent, "fizzbuzz");
+    task.instruction = "Delegate.".into();
+    let done = world.run(task).await;
+    assert_eq!(done.outcome.ended, Ended::Completed, "{name}: {:?}", done.outcome);
+    assert_eq!(left_of(&mark), [] as [&str; 0], "{name}");
+    let kept = world.recorder.kept.lock().unwrap();
+    let bodies = bodies(&world);
+    for (_, call) in &kept.calls {
+        let said = texts(&bodies[call.record.meta.index as usize], "user");
+        let has = |wanted: &str| said.iter().any(|text| text.contains(wanted));
+        // Qwen Code tells its own conversation by another user's message what came of it.
+        let purpose = if has("Delegate.") {
+            Purpose::Agent
+        } else {
+            assert!(has(SUBTASK), "{name}: {said:?}");
+            Purpose::Subagent
+        };
+        assert_eq!(call.record.meta.purpose, purpose, "{name}: {said:?}");
+    }
+    let of = |purpose| {
+        kept.calls
+            .iter()
+            .filter(|(_, call)| call.record.meta.purpose == purpose)
+            .count()
+    };
+    assert!(of(Purpose::Agent) >= 2, "{name}");
+    // Gemini CLI asks a sub-agent that says no more than this to end with a tool.
+    assert!(of(Purpose::Subagent) >= 1, "{name}");
 }
 
 /// A tool that every agent with several has, and one that it can do without, by the agent's own names.

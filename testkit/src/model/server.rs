@@ -23,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -47,7 +47,7 @@ pub struct ScriptedModelConfig {
     pub max_model_len: usize,
     /// Seed of the log-probabilities, together with that of the request.
     pub seed: u64,
-    /// Whether requests are kept for [`ScriptedModel::received`].
+    /// Whether requests and replies are kept for [`ScriptedModel::received`] and [`ScriptedModel::sent`].
     pub keep_requests: KeepRequests,
 }
 
@@ -65,7 +65,7 @@ impl Default for ScriptedModelConfig {
     }
 }
 
-/// Whether requests are kept.
+/// Whether requests and replies are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepRequests {
     /// They are forgotten.
@@ -82,6 +82,15 @@ pub struct Received {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
+}
+
+/// A reply to a chat completion, by its tokens, before anything of the [`FaultPlan`] happened to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Ids of the prompt.
+    pub prompt_token_ids: Vec<u32>,
+    /// Ids of each choice.
+    pub completion_token_ids: Vec<Vec<u32>>,
 }
 
 /// A running scripted model. Dropped, it stops at once and closes its connections.
@@ -102,6 +111,7 @@ pub fn serve(listener: TcpListener, config: ScriptedModelConfig) -> std::io::Res
         config,
         calls: AtomicU64::new(0),
         received: Mutex::default(),
+        sent: Mutex::default(),
     });
     let accepting = tokio::spawn(accept(listener, state.clone()));
     Ok(ScriptedModel {
@@ -141,11 +151,13 @@ impl ScriptedModel {
     /// The chat completions that were asked for, in order of arrival; empty unless they are kept.
     #[must_use]
     pub fn received(&self) -> Vec<Received> {
-        self.state
-            .received
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.state.received).clone()
+    }
+
+    /// What was sent in reply to those that were not refused, in the order of sending; empty unless it is kept.
+    #[must_use]
+    pub fn sent(&self) -> Vec<Sent> {
+        lock(&self.state.sent).clone()
     }
 
     /// Stops, and waits until every connection is closed.
@@ -167,6 +179,7 @@ struct State {
     config: ScriptedModelConfig,
     calls: AtomicU64,
     received: Mutex<Vec<Received>>,
+    sent: Mutex<Vec<Sent>>,
 }
 
 async fn accept(listener: TcpListener, state: Arc<State>) {
@@ -295,10 +308,7 @@ impl State {
                 headers,
                 body: body.clone(),
             };
-            self.received
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(received);
+            lock(&self.received).push(received);
         }
         let faults: Vec<Fault> = self.config.faults.of_call(call).cloned().collect();
         if let Some(answer) = instead(&faults, &body).await {
@@ -322,6 +332,12 @@ impl State {
             choices: (0..request.choices).map(choice).collect(),
             faults,
         };
+        if self.config.keep_requests == KeepRequests::Yes {
+            lock(&self.sent).push(Sent {
+                prompt_token_ids: prompt_ids.clone(),
+                completion_token_ids: reply.choices.iter().map(|choice| choice.ids.clone()).collect(),
+            });
+        }
         if request.stream {
             let steps = playback::stream(reply.events(), &reply.faults, &turn);
             let body = Played::stream(steps, reset).boxed();
@@ -342,6 +358,10 @@ fn detokenize(body: &[u8]) -> Result<Answer, Refusal> {
         200,
         serde_json::json!({"prompt": String::from_utf8_lossy(&bytes)}).to_string(),
     ))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unix_time() -> Duration {

@@ -104,13 +104,26 @@ async fn the_presets_are_solved_in_three_turns_and_their_checks_pass() {
     }
 }
 
+/// A tool with parameters that are texts.
+fn tool(name: &str, parameters: &[&str]) -> Value {
+    let text = |name: &&str| ((*name).to_owned(), json!({"type": "string"}));
+    let properties: serde_json::Map<_, _> = parameters.iter().map(text).collect();
+    json!({"type": "function", "function": {
+        "name": name,
+        "parameters": {"type": "object", "properties": properties},
+    }})
+}
+
 #[tokio::test]
 async fn the_mean_of_the_column_is_written_without_a_newline_and_without_pandas() {
     let home = tempfile::tempdir().unwrap();
     let instruction =
         "Read `/home/user/data/numbers.csv` (a CSV with a single column `x` of integers) using pandas.";
-    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
-    let request = json!({"messages": [{"role": "user", "content": instruction}], "tools": [tool("write"), tool("bash")]});
+    let tools = json!([
+        tool("write", &["filePath", "content"]),
+        tool("bash", &["command", "description"]),
+    ]);
+    let request = json!({"messages": [{"role": "user", "content": instruction}], "tools": tools});
     let reply = chat(&start(config()).await, &request).await.json();
     let call = reply["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
         .as_str()
@@ -149,7 +162,7 @@ async fn without_a_tool_to_write_with_bash_does_it_and_without_any_the_model_say
         let request = json!({"messages": [{"role": "user", "content": BINARY_SEARCH}], "tools": tools});
         chat(&model, &request).await.json()["choices"][0]["message"].clone()
     };
-    let bash = ask(json!([{"type": "function", "function": {"name": "bash"}}])).await;
+    let bash = ask(json!([tool("bash", &["command", "description"])])).await;
     let directory = tempfile::tempdir().unwrap();
     let call: Value =
         serde_json::from_str(bash["tool_calls"][0]["function"]["arguments"].as_str().unwrap()).unwrap();

@@ -16,6 +16,8 @@ pub struct AgentSigns {
     /// How the system prompt of the agent's own conversation begins, where no header tells sub-agents apart: a call with
     /// another is a sub-agent's. Empty where it does not matter.
     pub own_system_starts_with: &'static [&'static str],
+    /// The same for the first user message, where sub-agents share the system prompt.
+    pub own_user_starts_with: &'static [&'static str],
     /// Calls the agent makes beside its conversation.
     pub auxiliary: &'static [AuxiliarySign],
 }
@@ -86,6 +88,7 @@ impl AgentSigns {
         subagent_header: None,
         user_agent_starts_with: Some("opencode/"),
         own_system_starts_with: &[],
+        own_user_starts_with: &[],
         auxiliary: &[
             AuxiliarySign::system(Purpose::Title, "You are a title generator"),
             AuxiliarySign::system(Purpose::Summary, "You are a context summarization agent."),
@@ -144,17 +147,17 @@ pub fn classify<'h>(
     if marks_subagent(signs.parent_session_header) || marks_subagent(signs.subagent_header) {
         return Purpose::Subagent;
     }
-    let auxiliary = signs.auxiliary.iter().find(|sign| sign.fits(facts, &header));
-    let own = signs.own_system_starts_with;
-    match auxiliary {
-        Some(sign) => sign.purpose,
-        None if own.is_empty()
-            || own
-                .iter()
-                .any(|start| facts.system_start.trim_start().starts_with(start)) =>
-        {
-            Purpose::Agent
-        }
-        None => Purpose::Subagent,
+    if let Some(sign) = signs.auxiliary.iter().find(|sign| sign.fits(facts, &header)) {
+        return sign.purpose;
+    }
+    let begins = |text: &str, starts: &[&str]| {
+        starts.is_empty() || starts.iter().any(|start| text.trim_start().starts_with(start))
+    };
+    if begins(&facts.system_start, signs.own_system_starts_with)
+        && begins(&facts.user_start, signs.own_user_starts_with)
+    {
+        Purpose::Agent
+    } else {
+        Purpose::Subagent
     }
 }

@@ -274,6 +274,7 @@ fn trap_15_signs_of_other_kinds_tell_subagents_and_summaries_apart() {
         subagent_header: None,
         user_agent_starts_with: Some("Code/"),
         own_system_starts_with: &["You are Code"],
+        own_user_starts_with: &[],
         auxiliary: &[
             AuxiliarySign::system(Purpose::Subagent, "You are a memory agent").with_any_tools(),
             AuxiliarySign::system(Purpose::Summary, "You summarize"),
@@ -290,12 +291,29 @@ fn trap_15_signs_of_other_kinds_tell_subagents_and_summaries_apart() {
     assert_eq!(told("You are a memory agent", "{}"), Purpose::Subagent);
     assert_eq!(told("You summarize", ""), Purpose::Summary);
 
+    const BY_FIRST_MESSAGE: AgentSigns = AgentSigns {
+        own_user_starts_with: &["<context>"],
+        ..BY_PROMPT
+    };
+    let told = |user: &str| {
+        let messages = format!(
+            r#"{{"role":"system","content":"You are Code"}},{{"role":"user","content":"{user}"}},{{"role":"user","content":"<context>"}}"#
+        );
+        let body = format!(r#"{{"messages":[{messages}],"tools":[{{}}]}}"#);
+        classify(&prepare(&body, &rules()).facts, &BY_FIRST_MESSAGE, |name| {
+            (name == "user-agent").then_some("Code/1")
+        })
+    };
+    assert_eq!(told("<context>Today is Monday."), Purpose::Agent);
+    assert_eq!(told("Say which day it is."), Purpose::Subagent);
+
     const BY_HEADER: AgentSigns = AgentSigns {
         session_header: Some("x-session"),
         parent_session_header: None,
         subagent_header: Some("x-agent-id"),
         user_agent_starts_with: None,
         own_system_starts_with: &[],
+        own_user_starts_with: &[],
         auxiliary: &[AuxiliarySign::header(Purpose::Summary, "x-kind", "compact")],
     };
     let facts = prepare(r#"{"messages":[]}"#, &rules()).facts;
