@@ -11,13 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import httpx
 import pytest
 
 import dressage
-from dressage import AsyncClient, Client, Server, api, models
+from dressage import AsyncClient, Client, Server, models
 from dressage.openenv import (
     OpenCodeConfig,
     OpenCodeEnv,
@@ -27,6 +26,8 @@ from dressage.openenv import (
     SandboxHandle,
     VerifyResult,
 )
+
+from . import test_operations
 
 pytestmark = [
     pytest.mark.binary,
@@ -62,37 +63,31 @@ def test_the_catalogue_is_read(client: Client) -> None:
     assert any(preset.name == "binary_search" for preset in client.presets())
     assert client.queue().limits["running"] >= 1
     assert client.is_healthy()
+    version = client.version()
+    assert (version.name, version.api, version.schemas["training"]) == ("dressage", "v1", 1)
+    command = [os.environ["DRESSAGE_BINARY"], "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == f"dressage {version.version}"
 
 
-def test_the_server_has_every_route_that_is_asked_for(server: Server) -> None:
-    document = httpx.get(f"{server.url}/openapi.json", trust_env=False).json()
-    there = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    asked: list[api.Request[Any]] = [
-        api.submit([{}], None),
-        api.list_rollouts({}),
-        api.get("{id}"),
-        api.cancel("{id}"),
-        api.calls("{id}"),
-        api.call("{id}", 0),
-        api.trajectory("{id}"),
-        api.native_trajectory("{id}"),
-        api.logs("{id}"),
-        api.read_file("{id}", "{path}"),
-        api.write_file("{id}", "{path}", b""),
-        api.execute("{id}", "", 1.0, None, None),
-        api.finish("{id}", None, None),
-        api.endpoints(),
-        api.agents(),
-        api.backends(),
-        api.presets(),
-        api.queue(),
-    ]
-    routes = {
-        (request.method, unquote(f"{api.PREFIX}{request.path}").replace("calls/0", "calls/{index}"))
-        for request in asked
-    }
-    routes |= {("GET", f"{api.PREFIX}/events"), ("GET", f"{api.PREFIX}/rollouts/{{id}}/events")}
-    assert routes <= there
+def test_an_endpoint_is_paused_and_resumed(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("VLLM_MODEL", "m")
+    with dressage.serve(data_dir=data_dir / "endpoint") as server, server.client() as client:
+        endpoint = client.endpoint("vllm")
+        assert (endpoint.base_url, endpoint.model, endpoint.paused) == ("http://127.0.0.1:9/v1", "m", False)
+        paused = client.pause_endpoint("vllm", wait=True, timeout_s=5)
+        assert (paused.paused, paused.in_flight) == (True, 0)
+        resumed = client.resume_endpoint("vllm", "step-2")
+        assert (resumed.paused, resumed.policy_version) == (False, "step-2")
+        with pytest.raises(dressage.InvalidRequestError):
+            client.probe_endpoint("vllm")
+        with pytest.raises(dressage.NotFoundError):
+            client.endpoint("none")
+
+
+def test_the_document_under_test_is_that_of_the_program(server: Server) -> None:
+    assert httpx.get(f"{server.url}/openapi.json", trust_env=False).json() == test_operations.document()
 
 
 def test_what_is_wrong_is_said(client: Client) -> None:

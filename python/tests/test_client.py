@@ -191,13 +191,48 @@ def test_what_a_newer_server_adds_is_kept(fake: FakeServer) -> None:
 def test_catalogue(fake: FakeServer) -> None:
     fake.on("GET", "/api/v1/endpoints", reply(endpoints=[{"name": "demo", "usable": True}], default=None))
     fake.on("GET", "/api/v1/agents", reply(agents=[{"name": "opencode", "version": "1", "installed": True}]))
-    fake.on("GET", "/api/v1/backends", reply(backends=[{"name": "local", "title": "Local"}], default="local"))
+    fake.on("GET", "/api/v1/backends", reply(backends=[{"name": "local", "summary": "Local"}], default="local"))
     fake.on("GET", "/api/v1/presets", reply(presets=[{"name": "p", "title": "t", "task": {"instruction": "x"}}]))
     client = fake.client()
     assert client.endpoints()[0].usable
     assert client.agents()[0].installed
-    assert client.backends()[0].name == "local"
+    assert (client.backends()[0].name, client.backends()[0].summary) == ("local", "Local")
     assert client.presets()[0].task == {"instruction": "x"}
+
+
+def view(**more: Any) -> dict[str, Any]:
+    return {"name": "a/b", "base_url": "http://m/v1", "model": "m", "in_flight": 0, "waiting": 0, **more}
+
+
+def test_an_endpoint_is_paused_resumed_and_probed(fake: FakeServer) -> None:
+    at = "/api/v1/endpoints/a%2Fb"
+    fake.on("GET", at, reply(**view(max_calls_at_once=8)))
+    fake.on("POST", f"{at}/pause", reply(**view(paused=True, in_flight=2)))
+    fake.on("POST", f"{at}/resume", reply(**view(policy_version="step-121")))
+    fake.on("POST", f"{at}/probe", reply(**view(probe={"capture": "stream"})))
+    client = fake.client(timeout_s=2.0)
+    assert (client.endpoint("a/b").max_calls_at_once, client.endpoint("a/b").probe) == (8, None)
+    paused = client.pause_endpoint("a/b", wait=True, timeout_s=100)
+    assert (paused.paused, paused.in_flight) == (True, 2)
+    assert fake.requests[-1].extensions["timeout"]["read"] == 102.0
+    client.pause_endpoint("a/b")
+    assert fake.requests[-1].extensions["timeout"]["read"] == 2.0
+    assert fake.sent("POST", f"{at}/pause") == [
+        {"wait": True, "timeout_s": 100},
+        {"wait": False, "timeout_s": 600.0},
+    ]
+    assert client.resume_endpoint("a/b", "step-121").policy_version == "step-121"
+    client.resume_endpoint("a/b")
+    assert fake.sent("POST", f"{at}/resume") == [{"policy_version": "step-121"}, {}]
+    assert client.probe_endpoint("a/b").probe == {"capture": "stream"}
+    assert fake.requests[-1].content == b""
+
+
+def test_a_server_says_what_it_is(fake: FakeServer) -> None:
+    schemas = {"trajectory": 1, "training": 1}
+    fake.on("GET", "/api/v1/version", reply(name="dressage", version="0.1.0", api="v1", schemas=schemas))
+    version = fake.client().version()
+    assert (version.name, version.version, version.api, version.schemas) == ("dressage", "0.1.0", "v1", schemas)
 
 
 # --- events ---

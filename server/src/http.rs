@@ -12,6 +12,9 @@ mod reply;
 /// Bodies.
 pub mod body;
 
+/// How slowly bodies may arrive.
+mod pace;
+
 /// Parts of paths.
 mod path;
 
@@ -88,6 +91,7 @@ pub fn router(app: App) -> Router {
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(middleware::from_fn(pace::pace))
         .layer(middleware::from_fn(watch::remember_route))
         .with_state(app.clone());
     Router::new()

@@ -221,6 +221,25 @@ class AsyncClient:
         """The model endpoints that have a name."""
         return await self._send(api.endpoints())
 
+    async def endpoint(self, name: str) -> models.EndpointView:
+        """One endpoint, as it is used now: what it works on, whether it is paused, its limits."""
+        return await self._send(api.endpoint(name))
+
+    async def pause_endpoint(self, name: str, *, wait: bool = False, timeout_s: float = 600.0) -> models.EndpointView:
+        """Has new calls to an endpoint wait, of all rollouts, so that its weights can be changed.
+
+        With `wait` it answers when no call is in flight, or after `timeout_s`: `in_flight` says what still is.
+        """
+        return await self._send(api.pause_endpoint(name, wait, timeout_s))
+
+    async def resume_endpoint(self, name: str, policy_version: str | None = None) -> models.EndpointView:
+        """Sends the calls that wait; `policy_version` says which weights the endpoint serves from now on."""
+        return await self._send(api.resume_endpoint(name, policy_version))
+
+    async def probe_endpoint(self, name: str) -> models.EndpointView:
+        """Asks an endpoint, with six small calls, what it returns: see `probe` of the answer."""
+        return await self._send(api.probe_endpoint(name))
+
     async def agents(self) -> list[models.Agent]:
         """The agents."""
         return await self._send(api.agents())
@@ -236,6 +255,10 @@ class AsyncClient:
     async def queue(self) -> models.Queue:
         """What waits and runs, and the limits."""
         return await self._send(api.queue())
+
+    async def version(self) -> models.Version:
+        """What the server is, and which versions of stored and exported forms it writes."""
+        return await self._send(api.version())
 
     # ---
 

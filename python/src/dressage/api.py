@@ -27,6 +27,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 PREFIX = "/api/v1"
 
+PROBE_S = 600.0
+"""Seconds that an endpoint may take for the calls that probe it."""
+
 
 @dataclass(frozen=True)
 class Request(Generic[T]):
@@ -206,6 +209,33 @@ def endpoints() -> Request[list[models.Endpoint]]:
     return Request("GET", "/endpoints", read_list(models.Endpoint, "endpoints"))
 
 
+def endpoint(name: str) -> Request[models.EndpointView]:
+    """`GET /endpoints/{name}`."""
+    return Request("GET", endpoint_path(name), read_model(models.EndpointView))
+
+
+def pause_endpoint(name: str, wait: bool, timeout_s: float) -> Request[models.EndpointView]:
+    """`POST /endpoints/{name}/pause`."""
+    return Request(
+        "POST",
+        endpoint_path(name, "pause"),
+        read_model(models.EndpointView),
+        json={"wait": wait, "timeout_s": timeout_s},
+        takes_s=timeout_s if wait else 0.0,
+    )
+
+
+def resume_endpoint(name: str, policy_version: str | None) -> Request[models.EndpointView]:
+    """`POST /endpoints/{name}/resume`."""
+    body = {} if policy_version is None else {"policy_version": policy_version}
+    return Request("POST", endpoint_path(name, "resume"), read_model(models.EndpointView), json=body)
+
+
+def probe_endpoint(name: str) -> Request[models.EndpointView]:
+    """`POST /endpoints/{name}/probe`."""
+    return Request("POST", endpoint_path(name, "probe"), read_model(models.EndpointView), takes_s=PROBE_S)
+
+
 def agents() -> Request[list[models.Agent]]:
     """`GET /agents`."""
     return Request("GET", "/agents", read_list(models.Agent, "agents"))
@@ -226,9 +256,23 @@ def queue() -> Request[models.Queue]:
     return Request("GET", "/queue", read_model(models.Queue))
 
 
+def version() -> Request[models.Version]:
+    """`GET /version`."""
+    return Request("GET", "/version", read_model(models.Version))
+
+
 def rollout_path(rollout: str, *parts: str) -> str:
     """The path of something of a rollout; no part of it can lead elsewhere."""
-    return "/".join(["/rollouts", *(quote(part, safe="") for part in (rollout, *parts))])
+    return _path("rollouts", rollout, *parts)
+
+
+def endpoint_path(name: str, *parts: str) -> str:
+    """The path of something of an endpoint; no part of it can lead elsewhere."""
+    return _path("endpoints", name, *parts)
+
+
+def _path(*parts: str) -> str:
+    return "".join("/" + quote(part, safe="") for part in parts)
 
 
 # --- what both clients need around a request ---

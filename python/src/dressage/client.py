@@ -270,6 +270,25 @@ class Client:
         """The model endpoints that have a name."""
         return self._send(api.endpoints())
 
+    def endpoint(self, name: str) -> models.EndpointView:
+        """One endpoint, as it is used now: what it works on, whether it is paused, its limits."""
+        return self._send(api.endpoint(name))
+
+    def pause_endpoint(self, name: str, *, wait: bool = False, timeout_s: float = 600.0) -> models.EndpointView:
+        """Has new calls to an endpoint wait, of all rollouts, so that its weights can be changed.
+
+        With `wait` it answers when no call is in flight, or after `timeout_s`: `in_flight` says what still is.
+        """
+        return self._send(api.pause_endpoint(name, wait, timeout_s))
+
+    def resume_endpoint(self, name: str, policy_version: str | None = None) -> models.EndpointView:
+        """Sends the calls that wait; `policy_version` says which weights the endpoint serves from now on."""
+        return self._send(api.resume_endpoint(name, policy_version))
+
+    def probe_endpoint(self, name: str) -> models.EndpointView:
+        """Asks an endpoint, with six small calls, what it returns: see `probe` of the answer."""
+        return self._send(api.probe_endpoint(name))
+
     def agents(self) -> list[models.Agent]:
         """The agents."""
         return self._send(api.agents())
@@ -285,6 +304,10 @@ class Client:
     def queue(self) -> models.Queue:
         """What waits and runs, and the limits."""
         return self._send(api.queue())
+
+    def version(self) -> models.Version:
+        """What the server is, and which versions of stored and exported forms it writes."""
+        return self._send(api.version())
 
     # ---
 

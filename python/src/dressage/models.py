@@ -483,8 +483,36 @@ class Endpoint(Model):
     usable: bool = True
     base_url: str | None = None
     model: str | None = None
+    has_key: bool = False
+    """Whether the server has a key for it."""
+    capture: str | None = None
+    """How it is asked for what training needs, as configured."""
     problem: str | None = None
+    """Why it cannot be used."""
     hint: str | None = None
+
+
+class EndpointView(Model):
+    """A model endpoint, as it is used now."""
+
+    name: str
+    base_url: str
+    """Its first URL."""
+    replicas: list[str] = Field(default_factory=list)
+    """URLs of further servers with the same model."""
+    model: str | None = None
+    paused: bool = False
+    """New calls wait."""
+    in_flight: int = 0
+    """Calls that it works on."""
+    waiting: int = 0
+    """Calls that wait to be sent."""
+    max_calls_at_once: int | None = None
+    max_calls_per_minute: int | None = None
+    policy_version: str | None = None
+    """Which weights it serves, as the trainer said last."""
+    probe: dict[str, Any] | None = None
+    """What it returns, where that was found out: see `Client.probe_endpoint`."""
 
 
 class Agent(Model):
@@ -500,7 +528,8 @@ class Backend(Model):
     """A sandbox backend."""
 
     name: str
-    title: str = ""
+    summary: str = ""
+    """What it is, in a line."""
 
 
 class Preset(Model):
@@ -518,3 +547,14 @@ class Queue(Model):
     running: int = 0
     held: int = 0
     limits: dict[str, Any] = Field(default_factory=dict)
+
+
+class Version(Model):
+    """What a server is."""
+
+    name: str
+    version: str
+    api: str = ""
+    """The version of the REST API, as its paths have it."""
+    schemas: dict[str, int] = Field(default_factory=dict)
+    """Versions of the forms that it stores and exports, such as `trajectory` and `training`."""

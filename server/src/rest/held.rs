@@ -69,7 +69,7 @@ pub(super) fn read_body<T: serde::de::DeserializeOwned>(body: JsonBody) -> Resul
     params(("id" = String, Path, description = "id of a rollout that is held")),
     request_body = ExecRequest,
     responses(
-        (status = 200, description = "What came of it, whatever its exit code.", body = Object),
+        (status = 200, description = "What came of it, whatever its exit code: 124 after its time was over, 128 + n after signal n, -1 where it could not be started, such as where the working directory is a file.", body = Object),
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
         (status = 409, description = "It is not held.", body = crate::http::ErrorBody),
         (status = 422, description = "The request is wrong.", body = crate::http::ErrorBody),
@@ -90,9 +90,7 @@ pub async fn exec(
             "is not between 0 and 86400 seconds",
         ));
     }
-    if request.command.contains('\0') {
-        return Err(ServiceError::invalid("command", "holds a zero byte"));
-    }
+    check_command(&request)?;
     let held = app.service.held(id).await?;
     let command = HeldCommand {
         command: request.command,
@@ -101,6 +99,29 @@ pub async fn exec(
         timeout: Some(Duration::from_secs_f64(seconds)),
     };
     held.exec(command).await.map(Json).map_err(failed)
+}
+
+/// What no program can be started with.
+fn check_command(request: &ExecRequest) -> Result<(), ServiceError> {
+    let zero = |place: String| Err(ServiceError::invalid(place, "holds a zero byte"));
+    if request.command.contains('\0') {
+        return zero("command".into());
+    }
+    if request.cwd.as_ref().is_some_and(|cwd| cwd.contains('\0')) {
+        return zero("cwd".into());
+    }
+    for (name, value) in &request.env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(ServiceError::invalid(
+                "env",
+                format!("{name:?} cannot be the name of a variable"),
+            ));
+        }
+        if value.contains('\0') {
+            return zero(format!("env.{name}"));
+        }
+    }
+    Ok(())
 }
 
 /// Ends a hold with the caller's verdict.
@@ -142,7 +163,7 @@ pub async fn finish(
         (status = 200, description = "Its content.", content_type = "application/octet-stream", body = Vec<u8>),
         (status = 404, description = "There is no such rollout or file.", body = crate::http::ErrorBody),
         (status = 409, description = "It is neither held nor over.", body = crate::http::ErrorBody),
-        (status = 422, description = "The path leads elsewhere.", body = crate::http::ErrorBody),
+        (status = 422, description = "The path leads elsewhere, is none of a regular file, cannot be read, or the file has over 64 MiB.", body = crate::http::ErrorBody),
         (status = 502, description = "The sandbox did not do it.", body = crate::http::ErrorBody),
     )
 )]
@@ -179,7 +200,7 @@ pub async fn read(
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
         (status = 409, description = "It is not held.", body = crate::http::ErrorBody),
         (status = 413, description = "The file is too large.", body = crate::http::ErrorBody),
-        (status = 422, description = "The path leads elsewhere.", body = crate::http::ErrorBody),
+        (status = 422, description = "The path leads elsewhere, or no file can be written there.", body = crate::http::ErrorBody),
         (status = 502, description = "The sandbox did not do it.", body = crate::http::ErrorBody),
     )
 )]
@@ -212,9 +233,44 @@ fn failed(error: HoldError) -> ServiceError {
         }
         HoldError::Reward { .. } => ServiceError::invalid("reward", said),
         HoldError::DetailTooLarge { .. } => ServiceError::invalid("detail", said),
-        HoldError::Sandbox(SandboxError::NotFound { .. }) => ServiceError::new(Code::UnknownFile, said),
-        HoldError::Sandbox(_) | HoldError::Unresponsive { .. } => {
-            ServiceError::new(Code::SandboxFailed, said)
-        }
+        HoldError::Sandbox(error) => refused(&error, said),
+        HoldError::Unresponsive { .. } => ServiceError::new(Code::SandboxFailed, said),
     }
+}
+
+/// What a sandbox did not do: for want of what the caller named, which is the caller's to change, or by its own failure.
+fn refused(error: &SandboxError, said: String) -> ServiceError {
+    match error {
+        SandboxError::NotFound { .. } => ServiceError::new(Code::UnknownFile, said),
+        SandboxError::NotRegular { .. } => ServiceError::invalid("path", said),
+        SandboxError::TooLarge { .. } => ServiceError::invalid("path", said).hint(Some(
+            "read it in parts with `exec`, such as `head -c`, or pack it there".into(),
+        )),
+        SandboxError::Operation {
+            errno: Some(errno), ..
+        } if is_of_the_path(*errno) => ServiceError::invalid("path", said),
+        _ => ServiceError::new(Code::SandboxFailed, said),
+    }
+}
+
+/// Whether the system's error says that this path cannot be read or written, and another could.
+fn is_of_the_path(errno: i32) -> bool {
+    use nix::errno::Errno;
+    matches!(
+        Errno::from_raw(errno),
+        Errno::EACCES
+            | Errno::EPERM
+            | Errno::EROFS
+            | Errno::EISDIR
+            | Errno::ENOTDIR
+            | Errno::ENOTEMPTY
+            | Errno::EEXIST
+            | Errno::ELOOP
+            | Errno::ENAMETOOLONG
+            | Errno::EINVAL
+            | Errno::ENXIO
+            | Errno::ETXTBSY
+            | Errno::EBUSY
+            | Errno::E2BIG
+    )
 }

@@ -78,6 +78,7 @@ struct Everywhere;
 enum Where {
     Any,
     PathWithParameters,
+    Body,
     JsonBody,
 }
 
@@ -85,6 +86,7 @@ const EVERYWHERE: &[(Where, &str, &str)] = &[
     (Where::Any, "401", "An API key is missing or wrong."),
     (Where::Any, "403", "The host or the origin is a foreign one."),
     (Where::PathWithParameters, "422", "A part of the path is no text."),
+    (Where::Body, "408", "The body arrived too slowly."),
     (Where::JsonBody, "400", "The body is not JSON."),
     (Where::JsonBody, "413", "The body is too large."),
     (Where::JsonBody, "415", "The body is not announced as JSON."),
@@ -108,6 +110,7 @@ impl Modify for Everywhere {
                 let may_be = |place| match place {
                     Where::Any => true,
                     Where::PathWithParameters => path.contains('{'),
+                    Where::Body => operation.request_body.is_some(),
                     Where::JsonBody => has_json,
                 };
                 for (_, status, text) in EVERYWHERE.iter().filter(|(place, ..)| may_be(*place)) {

@@ -74,6 +74,7 @@ codes! {
     UnknownEndpoint "unknown_endpoint" 404 "no endpoint has this name",
     UnknownFile "unknown_file" 404 "the rollout has no file at this path",
     MethodNotAllowed "method_not_allowed" 405 "the path does not take this method; `Allow` says which it takes",
+    BodyTooSlow "body_too_slow" 408 "the body arrived too slowly, and was not waited for",
     IdempotencyConflict "idempotency_conflict" 409 "the idempotency key was used with another body",
     NotHeld "not_held" 409 "the rollout's sandbox is not held",
     TooLarge "too_large" 413 "the body is larger than the server takes",

@@ -7,6 +7,7 @@ use std::time::Duration;
 pub const SILENCE: Duration = Duration::from_secs(30);
 
 /// A request that is being made.
+#[derive(Clone)]
 pub struct Request {
     address: SocketAddr,
     method: String,

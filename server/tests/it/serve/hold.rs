@@ -97,6 +97,10 @@ fn a_held_sandbox_runs_commands_keeps_files_and_takes_the_callers_verdict() {
         (json!({"command": "true", "timeout_s": 1e9}), "timeout_s"),
         (json!({"command": "true", "env": {"A": 1}}), "env.A"),
         (json!({"command": "a\u{0}b"}), "command"),
+        (json!({"command": "true", "cwd": "a\u{0}b"}), "cwd"),
+        (json!({"command": "true", "env": {"A": "\u{0}"}}), "env.A"),
+        (json!({"command": "true", "env": {"A=B": ""}}), "env"),
+        (json!({"command": "true", "env": {"": ""}}), "env"),
         (json!([]), ""),
     ] {
         let error = exec(&server, &id, body.clone()).expect_error(422, "invalid_request");
@@ -136,6 +140,95 @@ fn a_held_sandbox_runs_commands_keeps_files_and_takes_the_callers_verdict() {
     let released = server.events(&id).find(|sent| sent.event == "released").unwrap();
     assert_eq!(released.data["event"]["by"], "caller");
     assert_eq!(server.left_in("homes").len(), 0);
+}
+
+#[test]
+fn a_path_that_cannot_be_read_or_written_is_the_callers_matter() {
+    let (server, id) = held(json!({}));
+    let ran = exec(
+        &server,
+        &id,
+        json!({"command": "mkdir folder && mkfifo pipe && ln -s binary_search.py link && ln -s nowhere dangling \
+            && ln -s loop loop && truncate -s 67108865 huge && truncate -s 67108864 large && echo x > secret && chmod 0 secret"}),
+    );
+    assert_eq!(ran.expect(200).json()["exit_code"], 0);
+    let read = |path: &str| server.get(&target(&id, &format!("files/{path}")));
+    for absent in ["none", "none/at/all", "binary_search.py/below"] {
+        read(absent).expect_error(404, "unknown_file");
+    }
+    let long = "a".repeat(300);
+    for (path, said) in [
+        ("folder", "is a directory, not a regular file"),
+        (".", "is a directory, not a regular file"),
+        ("%2F", "is a directory, not a regular file"),
+        ("pipe", "is a named pipe, not a regular file"),
+        ("link", "is a symbolic link, not a regular file"),
+        ("loop", "is a symbolic link, not a regular file"),
+        ("%2Fdev%2Fnull", "is a device, not a regular file"),
+        ("huge", "has 67108865 bytes, over the limit of 67108864"),
+        (long.as_str(), "file name too long"),
+    ] {
+        let error = read(path).expect_error(422, "invalid_request");
+        assert_eq!(error["details"][0]["path"], "path", "{path}: {error}");
+        assert!(
+            error["message"].as_str().unwrap().contains(said),
+            "{path}: {error}"
+        );
+    }
+    assert!(
+        read("huge").json()["error"]["hint"]
+            .as_str()
+            .unwrap()
+            .contains("exec")
+    );
+    assert_eq!(
+        read("large").expect(200).body.len(),
+        64 << 20,
+        "as much as can be written"
+    );
+    // Verify and the caller are one user: a file that nobody may read is theirs to open up.
+    assert!([200, 422].contains(&read("secret").status));
+    for path in [
+        "folder",
+        ".",
+        "%2F",
+        "binary_search.py/below",
+        "%2Fusr%2Fx",
+        "%2Fproc%2Fx",
+        long.as_str(),
+    ] {
+        let refused = put(&server, &id, path, b"x");
+        assert!([404, 422].contains(&refused.status), "{path}: {}", refused.text());
+    }
+    // A link is replaced, and never written through.
+    put(&server, &id, "link", b"new").expect(204);
+    assert_eq!(read("link").expect(200).body, b"new");
+    assert!(read("binary_search.py").text().contains("def "));
+    // A working directory is made where it is missing; one that cannot be is a command that could not be run.
+    let at = |cwd: &str| {
+        exec(&server, &id, json!({"command": "pwd", "cwd": cwd}))
+            .expect(200)
+            .json()
+    };
+    assert_eq!(at("folder")["exit_code"], 0);
+    assert_eq!(at("made/now")["exit_code"], 0);
+    for cwd in [
+        "binary_search.py",
+        "binary_search.py/x",
+        "/proc/none",
+        long.as_str(),
+    ] {
+        let ran = at(cwd);
+        assert_eq!(
+            (&ran["exit_code"], &ran["stdout"]),
+            (&json!(-1), &json!("")),
+            "{cwd}: {ran}"
+        );
+        assert!(!ran["stderr"].as_str().unwrap().is_empty());
+    }
+    assert_eq!(server.rollout(&id)["state"], "running");
+    finish(&server, &id, json!({"reward": 1})).expect(202);
+    server.ended(&id);
 }
 
 #[test]

@@ -78,6 +78,99 @@ fn slow_heads_keep_nobody_waiting_and_are_cut_off() {
 }
 
 #[test]
+fn slow_bodies_keep_nobody_waiting_and_are_cut_off() {
+    let server = Setup::new().scripted_agent().start();
+    let held = server.submit_one(&with(quick(), json!({"hold": true})));
+    server.until(&held, "held");
+    let before = open_files(&server);
+    let file = format!("/api/v1/rollouts/{held}/files/slow");
+    let announced = |method, target: &str| {
+        server
+            .request(method, target)
+            .header("content-type", "application/json")
+    };
+    let slow: Vec<_> = [
+        ("REST", announced("POST", "/api/v1/rollouts"), true),
+        ("a file", server.request("PUT", &file), true),
+        ("OpenEnv", announced("POST", "/reset"), false),
+        ("JSON-RPC", announced("POST", "/mcp"), false),
+        (
+            "MCP",
+            announced("POST", "/mcp").header("accept", "application/json, text/event-stream"),
+            false,
+        ),
+    ]
+    .into_iter()
+    .flat_map(|(what, request, is_api)| {
+        let known = request.clone().header("content-length", "1000000");
+        let chunked = request.header("transfer-encoding", "chunked");
+        [
+            (what, known, is_api, &b" "[..]),
+            (what, chunked, is_api, b"1\r\n \r\n"),
+        ]
+    })
+    .map(|(what, request, is_api, piece)| {
+        let mut stream = connect(&server);
+        stream.write_all(request.head().as_bytes()).unwrap();
+        (what, stream, is_api, piece)
+    })
+    .collect();
+    let start = Instant::now();
+    for _ in 0..20 {
+        server.get("/health").expect(200);
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+    std::thread::scope(|scope| {
+        for (what, mut stream, is_api, piece) in slow {
+            scope.spawn(move || {
+                stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+                let mut answer = Vec::new();
+                loop {
+                    assert!(
+                        start.elapsed() < Duration::from_secs(40),
+                        "{what}: it is still listened to"
+                    );
+                    // A byte now and then makes no difference.
+                    if answer.is_empty() && stream.write_all(piece).is_err() {
+                        break;
+                    }
+                    let mut buffer = [0; 4096];
+                    match stream.read(&mut buffer) {
+                        Ok(0) => break,
+                        Ok(count) => answer.extend_from_slice(&buffer[..count]),
+                        Err(error)
+                            if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {}
+                        Err(_) => break,
+                    }
+                }
+                assert!(
+                    start.elapsed() > Duration::from_secs(15),
+                    "{what}: it was not waited for"
+                );
+                let answer = String::from_utf8_lossy(&answer);
+                assert!(answer.starts_with("HTTP/1.1 408 "), "{what}: {answer}");
+                let form = if is_api {
+                    r#"{"error":{"code":"body_too_slow""#
+                } else {
+                    r#"{"detail":"#
+                };
+                assert!(answer.contains(form), "{what}: {answer}");
+            });
+        }
+    });
+    server.eventually("the end of all connections", || {
+        (open_files(&server) <= before + 8).then_some(())
+    });
+    server.get(&file).expect_error(404, "unknown_file");
+    let taken = server.get("/api/v1/rollouts").expect(200).json();
+    assert_eq!(
+        taken["rollouts"].as_array().unwrap().len(),
+        1,
+        "nothing was made of what came"
+    );
+}
+
+#[test]
 fn a_thousand_sessions_that_are_opened_and_dropped_leave_nothing() {
     let server = Setup::new().arguments(&["--max-sessions", "2000"]).start();
     let before = open_files(&server);
