@@ -10,6 +10,7 @@ use dressage_store::Transcript;
 use dressage_wire::call::{CallMeta, CallSummary};
 use dressage_wire::ids::RolloutId;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::io::Write as _;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
@@ -159,10 +160,10 @@ pub async fn trajectory(
         }
         Format::Training => {
             let Some(transcript) = known(app.service.store().transcript(id).await)? else {
-                return Ok(
-                    Json(serde_json::json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}))
-                        .into_response(),
-                );
+                return Ok(Json(
+                    json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}),
+                )
+                .into_response());
             };
             tokio::task::spawn_blocking(move || {
                 if let Err(error) = write_turns(writer, &transcript, id) {
@@ -200,7 +201,11 @@ fn write_turns(
     get, path = "/api/v1/rollouts/{id}/logs", tag = "records", operation_id = "get_logs",
     params(("id" = String, Path, description = "id of a rollout")),
     responses(
-        (status = 200, description = "The ends of what the agent and the commands wrote.", body = Object),
+        (status = 200, description = "The ends of what the agent and the commands wrote; null where there is none yet.",
+            body = Object, example = json!({
+                "agent": "…", "setup": [], "warnings": [],
+                "verify": [{"command": "test -f hello.txt", "exit_code": 0, "signal": null, "timed_out": false, "stdout": "", "stderr": "", "output_bytes": 0, "duration_ms": 3}],
+            })),
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
     )
 )]
@@ -220,7 +225,7 @@ pub async fn logs(
         None => app.service.held(id).await.ok().map(|held| held.so_far().clone()),
     };
     let said = said.as_ref();
-    Ok(Json(serde_json::json!({
+    Ok(Json(json!({
         "agent": said.and_then(|said| said.agent.as_ref()).map(|agent| &agent.log_tail),
         "setup": said.map(|said| &said.setup),
         "verify": said.and_then(|said| said.verify.as_ref()),
