@@ -1,6 +1,6 @@
 //! Bodies that arrive too slowly: whoever sends one a byte at a time would hold a connection and what was read for ever.
 //!
-//! A body has [`PATIENCE`], and a second more for each [`BYTES_PER_SECOND`] that arrived: however large one may be, its
+//! A body has `PATIENCE`, and a second more for each `BYTES_PER_SECOND` that arrived: however large one may be, its
 //! sender has to keep that rate on average. (So does Apache's `mod_reqtimeout`: `body=20,MinRate=500` by default.) Time
 //! counts only while the server waits for the next piece. Replies are not bounded so: events take hours.
 

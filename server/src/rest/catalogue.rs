@@ -33,7 +33,15 @@ pub async fn version() -> Json<Value> {
 /// The endpoints that have a name, and whether they can be used.
 #[utoipa::path(
     get, path = "/api/v1/endpoints", tag = "catalogue", operation_id = "list_endpoints",
-    responses((status = 200, description = "The endpoints, with what each lacks.", body = Object))
+    responses((status = 200, description = "The endpoints, with what each lacks.", body = Object, example = json!({
+        "endpoints": [
+            {"name": "vllm", "usable": true, "base_url": "http://127.0.0.1:8000/v1", "model": "Qwen/Qwen3.5-4B", "has_key": false, "capture": "auto"},
+            {"name": "openai", "usable": false, "base_url": null, "model": null, "problem": "endpoint `openai` has no API key",
+             "hint": "set OPENAI_API_KEY"},
+        ],
+        "default": "vllm",
+        "client_base_url": "any",
+    })))
 )]
 pub async fn endpoints(State(app): State<App>) -> Json<Value> {
     let context = app.service.context();
@@ -64,7 +72,9 @@ pub async fn endpoints(State(app): State<App>) -> Json<Value> {
 /// The agents, and whether they are installed.
 #[utoipa::path(
     get, path = "/api/v1/agents", tag = "catalogue", operation_id = "list_agents",
-    responses((status = 200, description = "The agents.", body = Object))
+    responses((status = 200, description = "The agents.", body = Object, example = json!({
+        "agents": [{"name": "opencode", "version": "1.18.33", "installed": true, "problem": null}],
+    })))
 )]
 pub async fn agents(State(app): State<App>) -> Json<Value> {
     let context = app.service.context();
@@ -86,7 +96,10 @@ pub async fn agents(State(app): State<App>) -> Json<Value> {
 /// The sandbox backends.
 #[utoipa::path(
     get, path = "/api/v1/backends", tag = "catalogue", operation_id = "list_backends",
-    responses((status = 200, description = "The backends.", body = Object))
+    responses((status = 200, description = "The backends.", body = Object, example = json!({
+        "backends": [{"name": "local", "summary": "bubblewrap on this machine: own namespaces, no network, read-only system"}],
+        "default": "local",
+    })))
 )]
 pub async fn backends(State(app): State<App>) -> Json<Value> {
     let listed = dressage_sandbox::registry()
@@ -98,7 +111,9 @@ pub async fn backends(State(app): State<App>) -> Json<Value> {
 /// The ready-made tasks.
 #[utoipa::path(
     get, path = "/api/v1/presets", tag = "catalogue", operation_id = "list_presets",
-    responses((status = 200, description = "The presets, each with its task.", body = Object))
+    responses((status = 200, description = "The presets, each with its task.", body = Object, example = json!({
+        "presets": [{"name": "hello", "title": "A file that says hello", "task": {"instruction": "Write hello.txt.", "verify": ["test -f hello.txt"]}}],
+    })))
 )]
 pub async fn presets() -> Json<Value> {
     let listed = PRESETS
@@ -110,7 +125,11 @@ pub async fn presets() -> Json<Value> {
 /// What waits and runs, and the limits.
 #[utoipa::path(
     get, path = "/api/v1/queue", tag = "catalogue", operation_id = "get_queue",
-    responses((status = 200, description = "Counts and limits.", body = Object))
+    responses((status = 200, description = "Counts and limits.", body = Object, example = json!({
+        "waiting": 12, "held": 1, "running": 4,
+        "limits": {"running": 4, "waiting": 10000, "backends": {"local": 4}, "endpoints": {}},
+        "openenv_sessions": {"active": 2, "max": 8},
+    })))
 )]
 pub async fn queue(State(app): State<App>) -> Json<Value> {
     let live = app.service.live().borrow().clone();

@@ -69,7 +69,11 @@ pub(super) fn read_body<T: serde::de::DeserializeOwned>(body: JsonBody) -> Resul
     params(("id" = String, Path, description = "id of a rollout that is held")),
     request_body = ExecRequest,
     responses(
-        (status = 200, description = "What came of it, whatever its exit code: 124 after its time was over, 128 + n after signal n, -1 where it could not be started, such as where the working directory is a file.", body = Object),
+        (status = 200, description = "What came of it, whatever its exit code: 124 after its time was over, 128 + n after signal n, -1 where it could not be started, such as where the working directory is a file.",
+            body = Object, example = json!({
+                "command": "python -m pytest -q", "exit_code": 1, "signal": null, "timed_out": false, "stdout": "1 failed, 2 passed in 0.31s\n",
+                "stderr": "", "output_bytes": 28, "duration_ms": 812,
+            })),
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
         (status = 409, description = "It is not held.", body = crate::http::ErrorBody),
         (status = 422, description = "The request is wrong.", body = crate::http::ErrorBody),

@@ -15,6 +15,7 @@ use dressage_wire::ids::RolloutId;
 use dressage_wire::trajectory::{CallRecord, CallView, Explanation, PrefixBreak, Selection, Untrained};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::io::Write as _;
 
 /// The version of trajectories in the form `training`.
@@ -185,11 +186,19 @@ pub async fn trajectory(
             store.export_rollout(id, Shape::Native, selection, writer).await
         }),
         Format::Training => {
+<<<<<<< HEAD
             let Some(mut transcript) = known(app.service.store().transcript(id).await)? else {
                 return Ok(
                     Json(serde_json::json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}))
                         .into_response(),
                 );
+=======
+            let Some(transcript) = known(app.service.store().transcript(id).await)? else {
+                return Ok(Json(
+                    json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}),
+                )
+                .into_response());
+>>>>>>> srv
             };
             transcript.select(selection);
             streamed(move |writer| async move {
@@ -223,7 +232,11 @@ fn write_turns(writer: BodyWriter, transcript: &Transcript, id: RolloutId) -> st
     get, path = "/api/v1/rollouts/{id}/logs", tag = "records", operation_id = "get_logs",
     params(("id" = String, Path, description = "id of a rollout")),
     responses(
-        (status = 200, description = "The ends of what the agent and the commands wrote.", body = Object),
+        (status = 200, description = "The ends of what the agent and the commands wrote; null where there is none yet.",
+            body = Object, example = json!({
+                "agent": "…", "setup": [], "warnings": [],
+                "verify": [{"command": "test -f hello.txt", "exit_code": 0, "signal": null, "timed_out": false, "stdout": "", "stderr": "", "output_bytes": 0, "duration_ms": 3}],
+            })),
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
     )
 )]
@@ -243,7 +256,7 @@ pub async fn logs(
         None => app.service.held(id).await.ok().map(|held| held.so_far().clone()),
     };
     let said = said.as_ref();
-    Ok(Json(serde_json::json!({
+    Ok(Json(json!({
         "agent": said.and_then(|said| said.agent.as_ref()).map(|agent| &agent.log_tail),
         "setup": said.map(|said| &said.setup),
         "verify": said.and_then(|said| said.verify.as_ref()),

@@ -355,6 +355,40 @@ fn beyond_loopback_it_starts_with_a_key_or_when_told_to() {
 }
 
 #[test]
+fn a_callers_url_is_taken_as_far_as_the_server_was_told() {
+    const KNOWN: &str = "http://127.0.0.1:9/v1";
+    for (allowed, of_a_known_origin, of_another) in [
+        ("any", true, true),
+        ("listed", true, false),
+        ("none", false, false),
+    ] {
+        let server = Setup::new()
+            .arguments(&["--client-base-url", allowed])
+            .variable("VLLM_URL", KNOWN)
+            .variable("VLLM_MODEL", "m")
+            .start();
+        for (url, taken) in [
+            (KNOWN, of_a_known_origin),
+            ("http://127.0.0.1:9/other", of_a_known_origin),
+            ("http://127.0.0.1:10/v1", of_another),
+            ("http://localhost:9/v1", of_another),
+            ("https://127.0.0.1:9/v1", of_another),
+            ("http://127.0.0.1:9@192.0.2.1/v1", false),
+        ] {
+            let spec = with(
+                failing(),
+                json!({"endpoint": null, "base_url": url, "model": "m", "api_key": "the-callers-own"}),
+            );
+            let reply = server.post("/api/v1/rollouts", &spec);
+            let status = if taken { 202 } else { 422 };
+            assert_eq!(reply.status, status, "{allowed} {url}: {}", reply.text());
+        }
+        let by_name = with(failing(), json!({"endpoint": "vllm"}));
+        server.post("/api/v1/rollouts", &by_name).expect(202);
+    }
+}
+
+#[test]
 fn a_file_of_keys_is_read_with_its_comments() {
     let setup = Setup::new();
     let path = setup.write("keys.txt", &format!("# of the lab\n\n  {KEY}  \n{OTHER_KEY}\n"));

@@ -643,7 +643,10 @@ fn a_server_that_stops_answers_and_takes_nothing_new() {
 
 #[test]
 fn what_there_is_to_choose_from_is_listed() {
-    let server = Server::plain();
+    let server = Setup::new()
+        .variable("VLLM_URL", "http://127.0.0.1:9/v1")
+        .variable("VLLM_MODEL", "m")
+        .start();
     let version = server.get("/api/v1/version").expect(200).json();
     assert_eq!(
         version,
@@ -664,6 +667,26 @@ fn what_there_is_to_choose_from_is_listed() {
     named(&read("backends"), "local");
     let preset = named(&read("presets"), "fizzbuzz");
     assert!(preset["task"]["instruction"].is_string());
+
+    // The document shows answers of the same shape.
+    let document = server.get("/openapi.json").expect(200).json();
+    for name in ["endpoints", "agents", "backends", "presets", "queue", "version"] {
+        let path = format!("/api/v1/{name}");
+        let answer = server.get(&path).expect(200).json();
+        let example =
+            &document["paths"][&path]["get"]["responses"]["200"]["content"]["application/json"]["example"];
+        let members = |value: &Value| -> BTreeSet<String> {
+            let table = value.as_object().unwrap_or_else(|| panic!("{name}: {value}"));
+            table.keys().cloned().collect()
+        };
+        assert_eq!(members(example), members(&answer), "{name}");
+        for entry in example[name].as_array().into_iter().flatten() {
+            let kind = |entry: &Value| (entry["usable"].clone(), entry["base_url"].is_string());
+            let mut answered = answer[name].as_array().unwrap().iter();
+            let alike = answered.find(|answered| kind(answered) == kind(entry)).unwrap();
+            assert_eq!(members(entry), members(alike), "{name}");
+        }
+    }
 }
 
 /// The routes as the source has them: method and path.
