@@ -186,19 +186,11 @@ pub async fn trajectory(
             store.export_rollout(id, Shape::Native, selection, writer).await
         }),
         Format::Training => {
-<<<<<<< HEAD
             let Some(mut transcript) = known(app.service.store().transcript(id).await)? else {
-                return Ok(
-                    Json(serde_json::json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}))
-                        .into_response(),
-                );
-=======
-            let Some(transcript) = known(app.service.store().transcript(id).await)? else {
                 return Ok(Json(
                     json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}),
                 )
                 .into_response());
->>>>>>> srv
             };
             transcript.select(selection);
             streamed(move |writer| async move {
