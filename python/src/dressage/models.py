@@ -522,6 +522,10 @@ class Agent(Model):
     version: str = ""
     installed: bool = False
     problem: str | None = None
+    dialect: str | None = None
+    """What it speaks to its model; None where the task says."""
+    honours: list[str] = []
+    """Keys of a task that it does as they say, such as `turns`; others are refused."""
 
 
 class Backend(Model):

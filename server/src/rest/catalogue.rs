@@ -73,7 +73,10 @@ pub async fn endpoints(State(app): State<App>) -> Json<Value> {
 #[utoipa::path(
     get, path = "/api/v1/agents", tag = "catalogue", operation_id = "list_agents",
     responses((status = 200, description = "The agents.", body = Object, example = json!({
-        "agents": [{"name": "opencode", "version": "1.18.33", "installed": true, "problem": null}],
+        "agents": [{
+            "name": "opencode", "version": "1.18.33", "installed": true, "problem": null, "dialect": "chat_completions",
+            "honours": ["agent.version", "agent.system_prompt", "turns"],
+        }],
     })))
 )]
 pub async fn agents(State(app): State<App>) -> Json<Value> {
