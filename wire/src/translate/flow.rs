@@ -42,6 +42,8 @@ enum Stage {
     Before,
     Under,
     Over,
+    /// The agent was told that there will be no more.
+    Failed,
 }
 
 /// How far a block is.
@@ -77,7 +79,12 @@ impl Flow {
 
     /// Whether everything has been said.
     pub(crate) fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        matches!(self.stage, Stage::Over | Stage::Failed)
+    }
+
+    /// Whether the agent was told of a failure.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.stage == Stage::Failed
     }
 
     /// The prompt is known to be so long.
@@ -134,14 +141,16 @@ impl Flow {
             self.close_all(out);
             self.writer.end(&self.reply, out);
         }
-        self.stage = Stage::Over;
+        if self.stage != Stage::Failed {
+            self.stage = Stage::Over;
+        }
     }
 
     /// The reply will not be whole.
     pub(crate) fn fail(&mut self, status: u16, message: &str, out: &mut BytesMut) {
         if !self.is_over() {
             self.writer.fail(&self.reply, status, message, out);
-            self.stage = Stage::Over;
+            self.stage = Stage::Failed;
         }
     }
 
