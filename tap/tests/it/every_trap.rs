@@ -231,7 +231,7 @@ async fn trap_24_what_is_refused_is_sent_once_more_without_and_remembered() {
             to: "max_completion_tokens".into(),
         };
         for call in stage.calls.ended(2).await {
-            assert_eq!(call.meta.changes, [renamed.clone()], "{case}");
+            assert_eq!(call.meta.changes, std::slice::from_ref(&renamed), "{case}");
             assert!(call.meta.flags.contains(&Flag::RequestChanged), "{case}");
         }
     }

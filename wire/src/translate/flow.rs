@@ -103,10 +103,13 @@ impl Flow {
             self.fail(status_of(error), &message, out);
             return Ok(());
         }
-        self.reply.take_head(&chunk);
-        if chunk.has_choice && self.stage == Stage::Before {
-            self.stage = Stage::Under;
-            self.writer.begin(&self.reply, out);
+        if self.stage == Stage::Before {
+            // What names the reply names its parts, and does not change once the agent was told.
+            self.reply.take_head(&chunk);
+            if chunk.has_choice {
+                self.stage = Stage::Under;
+                self.writer.begin(&self.reply, out);
+            }
         }
         self.piece(Kind::Reasoning, &chunk.reasoning, out);
         self.piece(Kind::Text, &chunk.content, out);

@@ -317,3 +317,67 @@ fn an_error_in_an_event_that_cannot_be_read_is_told() {
         assert!(said.error.is_some() && !said.ended, "{}: {said:?}", speaker.name);
     }
 }
+
+#[test]
+fn counts_that_cannot_be_are_not_passed_on() {
+    for (usage, total) in [
+        (
+            json!({"prompt_tokens": 2, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 26},
+            "prompt_tokens_details": {"cached_tokens": 7}}),
+            Some((2, 3)),
+        ),
+        (
+            json!({"prompt_tokens": u64::MAX, "completion_tokens": u64::MAX}),
+            None,
+        ),
+    ] {
+        for speaker in speakers().iter().skip(1) {
+            let body = json!({"id": "c", "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}], "usage": usage});
+            let (said, turn) = speaker.hears_document(body.to_string().as_bytes());
+            assert_eq!(turn.end, CallEnd::Complete, "{}", speaker.name);
+            let said = said.unwrap();
+            assert!(
+                total.is_none() || said.usage == total,
+                "{}: {said:?}",
+                speaker.name
+            );
+        }
+    }
+}
+
+#[test]
+fn numbers_that_google_writes_as_texts_are_numbers_of_json() {
+    let parameters = json!({"type": "STRING", "maxLength": "09", "min_length": "+1", "maxItems": "many"});
+    let body = json!({"contents": "x", "tools": [{"functionDeclarations": [{"name": "f", "parameters": parameters}]}]});
+    let speaker = super::speakers::speaker("generate_content");
+    let sent: Value = serde_json::from_slice(&speaker.prepare(false, &body, &rules()).body).unwrap();
+    assert_eq!(
+        sent["tools"][0]["function"]["parameters"],
+        json!({"type": "string", "maxLength": 9, "minLength": 1, "maxItems": "many"})
+    );
+}
+
+#[test]
+fn a_reply_that_gets_its_name_late_keeps_the_one_it_began_with() {
+    let event = |id: &str, delta: Value| {
+        let mut event = json!({"choices": [{"index": 0, "delta": delta}]});
+        if !id.is_empty() {
+            event["id"] = json!(id);
+        }
+        event.to_string()
+    };
+    let end = json!({"id": "chatcmpl-2", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        .to_string();
+    let text = events(&[
+        &event("", json!({"reasoning": "I th"})),
+        &event("chatcmpl-1", json!({"reasoning": "ink."})),
+        &event("chatcmpl-1", json!({"content": "So."})),
+        &end,
+        "[DONE]",
+    ]);
+    for speaker in speakers() {
+        let (said, turn) = speaker.hears_stream(&text);
+        let said = (said.reasoning.as_str(), said.text.as_str(), turn.end);
+        assert_eq!(said, ("I think.", "So.", CallEnd::Complete), "{}", speaker.name);
+    }
+}

@@ -83,9 +83,10 @@ fn write_member(name: &str, value: Raw<'_>, nullable: bool, out: &mut Vec<u8>) {
             }
             out.push(b']');
         }
-        (known, Some(number)) if NUMBERS.contains(&known) && number.parse::<u64>().is_ok() => {
-            out.extend_from_slice(number.as_bytes());
-        }
+        (known, Some(number)) if NUMBERS.contains(&known) => match number.parse::<u64>() {
+            Ok(number) => out.extend_from_slice(number.to_string().as_bytes()),
+            Err(_) => out.extend_from_slice(value.as_ref()),
+        },
         _ => out.extend_from_slice(value.as_ref()),
     }
 }
