@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak bench wheel static prepare clean
+.PHONY: help demo test build soak bench fuzz wheel static prepare clean
 
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 STATIC := $(CURDIR)/target/static/$(TRIPLE)/tap/dressage-tap
@@ -46,6 +46,9 @@ bench: build ## measure, and write docs/benchmarks.md
 	scripts/pathless cargo build --release --locked -p dressage-testkit --bins
 	scripts/pathless cargo build --release --locked -p dressage-tap -p dressage-sandbox -p dressage-rollout -p dressage-store --examples
 	scripts/bench
+
+fuzz: ## look for bytes that break a parser or a translator, five minutes each; what it finds is kept in fuzz/
+	scripts/fuzz 300
 
 static: prepare
 	@RUSTFLAGS="-C target-feature=+crt-static" scripts/pathless cargo build --locked --quiet --profile tap \

@@ -113,8 +113,8 @@ impl Meter {
         let usage = call.meta.usage.unwrap_or_default();
         let prompt = usage.prompt_tokens.max(prompt_ids);
         let completion = usage.completion_tokens.max(completion_ids);
-        self.prompt_tokens += prompt;
-        self.completion_tokens += completion;
+        self.prompt_tokens = self.prompt_tokens.saturating_add(prompt);
+        self.completion_tokens = self.completion_tokens.saturating_add(completion);
         if let Some(prices) = &self.prices {
             self.cost += prices.cost(prompt, usage.cached_tokens.unwrap_or(0), completion);
         }

@@ -24,6 +24,8 @@ mod reader;
 mod value;
 
 pub use canonical::canonical;
+#[cfg(feature = "translated")]
+pub(crate) use canonical::least_escaped;
 pub use edit::{Cutter, Edits};
 pub use reader::{Member, Reader, members};
 pub use repair::{has_doubtful_escape, sound};

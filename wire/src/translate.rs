@@ -7,6 +7,9 @@
 //!
 //! What chat completions cannot carry is named in `RequestFacts::untranslated`; nothing is left out in silence.
 
+/// Values of a request, as their text.
+pub(crate) mod raw;
+
 /// The members of a request, each taken once, so that what is left is known.
 pub(crate) mod fields;
 
@@ -32,9 +35,11 @@ pub(crate) mod translated;
 pub(crate) mod parts;
 
 pub(crate) use conversation::Conversation;
-pub(crate) use fields::{Fields, Lost};
+pub(crate) use fields::{Fields, Lost, Objects, Said};
 pub(crate) use flow::Writer;
 pub(crate) use json::Json;
+pub(crate) use parts::Part;
+pub(crate) use raw::Raw;
 pub(crate) use reply::{Block, Finish, Kind, Reply};
 pub(crate) use translated::{ChatRequest, Translated, Translation};
 

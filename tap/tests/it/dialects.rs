@@ -14,20 +14,21 @@ const STREAM: &str = "vllm-0.32.0/list_tools_stream_lp5_ids.response.body";
 const UNARY: &str = "vllm-0.32.0/hi_unary_lp5_ids.response.body";
 
 /// How an agent speaks a dialect.
-struct Way {
-    name: DialectName,
-    stream_path: &'static str,
-    unary_path: &'static str,
-    body: fn(bool) -> Value,
+pub struct Way {
+    pub name: DialectName,
+    pub stream_path: &'static str,
+    pub unary_path: &'static str,
+    pub body: fn(bool) -> Value,
     /// In what a whole stream ends.
-    last: &'static str,
+    pub last: &'static str,
     /// Where an error's word is that says what kind it is, and the words for 401, 429 and 529.
-    kind: &'static str,
-    kinds: [&'static str; 3],
-    key_header: &'static str,
+    pub kind: &'static str,
+    pub kinds: [&'static str; 3],
+    pub key_header: &'static str,
 }
 
-const WAYS: [Way; 3] = [
+/// The dialects that are translated.
+pub static WAYS: [Way; 3] = [
     Way {
         name: DialectName::Messages,
         stream_path: "/v1/messages?beta=true",
@@ -61,7 +62,7 @@ const WAYS: [Way; 3] = [
 ];
 
 impl Way {
-    fn path(&self, stream: bool) -> &'static str {
+    pub fn path(&self, stream: bool) -> &'static str {
         if stream { self.stream_path } else { self.unary_path }
     }
 
@@ -596,7 +597,7 @@ async fn bad_requests_are_told_in_every_dialect() {
             json!({"input": "x", "previous_response_id": "r"}),
             "previous_response_id is about what",
         ),
-        (&WAYS[2], json!({"contents": 7}), "contents[0] is not an object"),
+        (&WAYS[2], json!({"contents": 7}), "contents is not an array"),
     ] {
         let stage = Stage::new(|_, _| panic!("nothing is sent")).await;
         let mut agent = stage.agent().await;

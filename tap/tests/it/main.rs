@@ -17,6 +17,8 @@ mod ends;
 
 mod dialects;
 
+mod every_trap;
+
 mod sessions;
 
 mod refusals;

@@ -36,7 +36,6 @@ use crate::call::DialectName;
 use crate::capture::{RequestError, RequestFacts};
 use crate::trajectory::BodyShape;
 use crate::translate::{ChatRequest, Fields, Lost, Reply, Translated, Translation, Writer};
-use serde_json::{Map, Value};
 
 /// Google generateContent.
 pub static DIALECT: Translated = Translated(&GenerateContent);
@@ -60,18 +59,17 @@ impl Translation for GenerateContent {
         &[]
     }
 
-    fn request(&self, target: &Target, fields: Fields, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
+    fn request(
+        &self,
+        target: &Target,
+        fields: Fields<'_>,
+        lost: &mut Lost,
+    ) -> Result<ChatRequest, RequestError> {
         request::translate(target, fields, lost)
     }
 
-    fn counted_request(&self, mut fields: Map<String, Value>) -> Map<String, Value> {
-        let inner = fields
-            .shift_remove("generateContentRequest")
-            .or_else(|| fields.shift_remove("generate_content_request"));
-        match inner {
-            Some(Value::Object(inner)) => inner,
-            _ => fields,
-        }
+    fn counted_request<'b>(&self, mut fields: Fields<'b>) -> Result<Fields<'b>, RequestError> {
+        Ok(fields.object("generateContentRequest")?.unwrap_or(fields))
     }
 
     fn document(&self, reply: &Reply, _: &RequestFacts) -> Vec<u8> {

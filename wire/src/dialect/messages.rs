@@ -27,7 +27,6 @@ use crate::capture::{RequestError, RequestFacts};
 use crate::dialect::chat::UPSTREAM_PATH;
 use crate::trajectory::BodyShape;
 use crate::translate::{ChatRequest, Fields, Lost, Reply, Translated, Translation, Writer};
-use serde_json::{Map, Value};
 
 /// Anthropic Messages.
 pub static DIALECT: Translated = Translated(&Messages);
@@ -67,11 +66,11 @@ impl Translation for Messages {
         &["stream", "max_tokens", "system"]
     }
 
-    fn more_of_retry_key(&self, body: &Map<String, Value>) -> String {
-        request::steady_system(body)
+    fn more_of_retry_key(&self, fields: &Fields<'_>) -> String {
+        request::steady_system(fields)
     }
 
-    fn request(&self, _: &Target, fields: Fields, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
+    fn request(&self, _: &Target, fields: Fields<'_>, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
         request::translate(fields, lost)
     }
 

@@ -62,7 +62,7 @@ impl Translation for Responses {
         &["stream", "stream_options", "max_output_tokens"]
     }
 
-    fn request(&self, _: &Target, fields: Fields, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
+    fn request(&self, _: &Target, fields: Fields<'_>, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
         request::translate(fields, lost)
     }
 

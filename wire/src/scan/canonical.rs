@@ -132,6 +132,17 @@ impl Writer<'_> {
     }
 }
 
+/// The body of a string with no more escapes than it needs.
+#[cfg(feature = "translated")]
+pub(crate) fn least_escaped(body: &[u8]) -> std::borrow::Cow<'_, [u8]> {
+    if escapes(body) == Escapes::Needed {
+        return body.into();
+    }
+    let mut quoted = Vec::with_capacity(body.len() + 2);
+    write_string(&decode_string(body), &mut quoted);
+    super::string_body(&quoted).unwrap_or_default().to_vec().into()
+}
+
 /// What escapes a string's body has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Escapes {

@@ -166,6 +166,11 @@ impl<'a> Fragment<'a> {
 }
 
 impl Counts {
+    /// Tokens of prompt and completion together.
+    pub(crate) fn total(&self) -> u64 {
+        self.prompt.saturating_add(self.completion)
+    }
+
     fn read(usage: &[u8]) -> Result<Option<Self>, ScanError> {
         if !usage.starts_with(b"{") {
             return Ok(None);
@@ -182,6 +187,9 @@ impl Counts {
             }
             Ok(())
         })?;
+        // A part is not more than the whole, whatever the endpoint says.
+        counts.cached = counts.cached.min(counts.prompt);
+        counts.reasoning = counts.reasoning.min(counts.completion);
         Ok(Some(counts))
     }
 }

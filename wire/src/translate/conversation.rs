@@ -1,66 +1,61 @@
-use super::parts;
-use serde_json::{Map, Value, json};
+use super::parts::{Part, write_joined, write_list};
+use crate::capture::RequestError;
+use crate::scan::write_string;
+use std::borrow::Cow;
 
-/// The messages of a chat completion, put together from those of another dialect.
+/// The messages of a chat completion, put together from those of another dialect and written as they become whole.
 ///
 /// What the assistant did in several items is one message as long as chat completions can tell their order: reasoning,
 /// text, calls. System messages at the front are one, since chat templates know no others there.
 #[derive(Debug, Default)]
-pub(crate) struct Conversation {
-    messages: Vec<Message>,
+pub(crate) struct Conversation<'a> {
+    /// Those before the last, with a comma after each.
+    written: Vec<u8>,
+    last: Option<Message<'a>>,
 }
 
 #[derive(Debug)]
-struct Message {
-    role: Role,
-    parts: Vec<Value>,
-    reasoning: String,
-    calls: Vec<Value>,
+struct Message<'a> {
+    role: Role<'a>,
+    parts: Vec<Part<'a>>,
+    /// What stands between the quotes of a string.
+    reasoning: Cow<'a, [u8]>,
+    /// With a comma after each.
+    calls: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Role {
+enum Role<'a> {
     System,
     User,
     Assistant,
-    /// The result of a call.
-    Tool(String),
+    /// The result of the call of this id.
+    Tool(Cow<'a, str>),
 }
 
-impl Message {
-    fn new(role: Role, parts: Vec<Value>) -> Self {
-        Self {
-            role,
-            parts,
-            reasoning: String::new(),
-            calls: Vec::new(),
-        }
-    }
-}
-
-impl Conversation {
+impl<'a> Conversation<'a> {
     /// The system, or whoever else is above the user, says something.
-    pub(crate) fn system(&mut self, said: Vec<Value>) {
+    pub(crate) fn system(&mut self, said: Vec<Part<'a>>) {
         if said.is_empty() {
             return;
         }
-        if let [only] = self.messages.as_mut_slice()
-            && only.role == Role::System
+        if self.written.is_empty()
+            && let Some(first) = self.last.as_mut().filter(|last| last.role == Role::System)
         {
-            only.parts.extend(said);
+            first.parts.extend(said);
             return;
         }
-        self.messages.push(Message::new(Role::System, said));
+        self.push(Role::System, said);
     }
 
     /// The user says something.
-    pub(crate) fn user(&mut self, said: Vec<Value>) {
-        self.messages.push(Message::new(Role::User, said));
+    pub(crate) fn user(&mut self, said: Vec<Part<'a>>) {
+        self.push(Role::User, said);
     }
 
     /// A call of the assistant has this result.
-    pub(crate) fn result(&mut self, id: String, said: Vec<Value>) {
-        self.messages.push(Message::new(Role::Tool(id), said));
+    pub(crate) fn result(&mut self, id: Cow<'a, str>, said: Vec<Part<'a>>) {
+        self.push(Role::Tool(id), said);
     }
 
     /// The assistant's turn begins or goes on, though it may say nothing: messages of the assistant that follow each other
@@ -69,88 +64,125 @@ impl Conversation {
         self.turn(|_| true);
     }
 
-    /// The assistant thinks. What some agents send back in pieces, as it was streamed, is one thought.
-    pub(crate) fn reasons(&mut self, text: &str) {
+    /// The assistant thinks, given as what stands between the quotes of a string. What some agents send back in pieces, as
+    /// it was streamed, is one thought.
+    pub(crate) fn reasons(&mut self, body: Cow<'a, [u8]>) {
         let turn = self.turn(|turn| turn.parts.is_empty() && turn.calls.is_empty());
         if let Some(turn) = turn {
-            turn.reasoning.push_str(text);
+            if turn.reasoning.is_empty() {
+                turn.reasoning = body;
+            } else {
+                turn.reasoning.to_mut().extend_from_slice(&body);
+            }
         }
     }
 
     /// The assistant says something.
-    pub(crate) fn says(&mut self, part: Value) {
+    pub(crate) fn says(&mut self, part: Part<'a>) {
         if let Some(turn) = self.turn(|turn| turn.calls.is_empty()) {
             turn.parts.push(part);
         }
     }
 
-    /// The assistant calls a tool.
-    pub(crate) fn calls(&mut self, id: &str, name: &str, arguments: &str) {
+    /// The assistant calls a tool; the arguments are what stands between the quotes of a string.
+    pub(crate) fn calls(&mut self, id: &str, name: &str, arguments: &[u8]) {
         if let Some(turn) = self.turn(|_| true) {
-            turn.calls.push(
-                json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}),
-            );
+            let out = &mut turn.calls;
+            out.extend_from_slice(b"{\"id\":");
+            write_string(id, out);
+            out.extend_from_slice(b",\"type\":\"function\",\"function\":{\"name\":");
+            write_string(name, out);
+            out.extend_from_slice(b",\"arguments\":\"");
+            out.extend_from_slice(arguments);
+            out.extend_from_slice(b"\"}},");
         }
-    }
-
-    /// The assistant's turn under way where it `fits`, else a new one. There always is one.
-    fn turn(&mut self, fits: impl Fn(&Message) -> bool) -> Option<&mut Message> {
-        let goes_on = self
-            .messages
-            .last()
-            .is_some_and(|last| last.role == Role::Assistant && fits(last));
-        if !goes_on {
-            self.messages.push(Message::new(Role::Assistant, Vec::new()));
-        }
-        self.messages.last_mut()
     }
 
     /// Whether the assistant has the last word, which it is to go on from.
     pub(crate) fn ends_with_assistant(&self) -> bool {
-        self.messages
-            .last()
+        self.last
+            .as_ref()
             .is_some_and(|last| last.role == Role::Assistant)
     }
 
-    /// The messages as a chat completion has them.
-    pub(crate) fn into_messages(self) -> Value {
-        self.messages.into_iter().map(Message::into_value).collect()
+    /// The messages as a chat completion has them. `member` is where they came from.
+    ///
+    /// # Errors
+    /// There are none: endpoints do not agree on what to say of that.
+    pub(crate) fn into_messages(mut self, member: &'static str) -> Result<Vec<u8>, RequestError> {
+        self.write_last();
+        let Some((_, messages)) = self.written.split_last() else {
+            return Err(RequestError::Malformed {
+                place: member.to_owned(),
+                expected: "a conversation with something in it",
+            });
+        };
+        Ok([b"[", messages, b"]"].concat())
     }
-}
 
-impl Message {
-    fn into_value(self) -> Value {
-        let mut members = Map::new();
-        let Self {
+    /// The assistant's turn under way where it `fits`, else a new one. There always is one.
+    fn turn(&mut self, fits: impl Fn(&Message<'a>) -> bool) -> Option<&mut Message<'a>> {
+        let goes_on = self
+            .last
+            .as_ref()
+            .is_some_and(|last| last.role == Role::Assistant && fits(last));
+        if !goes_on {
+            self.push(Role::Assistant, Vec::new());
+        }
+        self.last.as_mut()
+    }
+
+    fn push(&mut self, role: Role<'a>, parts: Vec<Part<'a>>) {
+        self.write_last();
+        self.last = Some(Message {
             role,
             parts,
-            reasoning,
-            calls,
-        } = self;
-        // Many servers take a list of parts from users only.
-        let (name, content) = match &role {
-            Role::System => ("system", joined_or_list(parts, "\n\n")),
-            Role::Assistant if parts.is_empty() && !calls.is_empty() => ("assistant", Value::Null),
-            Role::Assistant => ("assistant", joined_or_list(parts, "")),
-            Role::Tool(_) => ("tool", joined_or_list(parts, "\n")),
-            Role::User if parts.len() > 1 => ("user", Value::Array(parts)),
-            Role::User => ("user", joined_or_list(parts, "")),
-        };
-        members.insert("role".into(), name.into());
-        if let Role::Tool(id) = role {
-            members.insert("tool_call_id".into(), id.into());
+            reasoning: Cow::default(),
+            calls: Vec::new(),
+        });
+    }
+
+    fn write_last(&mut self) {
+        if let Some(last) = self.last.take() {
+            last.write(&mut self.written);
+            self.written.push(b',');
         }
-        if !reasoning.is_empty() {
-            members.insert("reasoning_content".into(), reasoning.into());
-        }
-        members.insert("content".into(), content);
-        if !calls.is_empty() {
-            members.insert("tool_calls".into(), Value::Array(calls));
-        }
-        Value::Object(members)
     }
 }
 
-fn joined_or_list(parts: Vec<Value>, between: &str) -> Value {
-    parts::joined(&parts, between).map_or(Value::Array(parts), Value::String)
+impl Message<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(match self.role {
+            Role::System => b"{\"role\":\"system\"",
+            Role::User => b"{\"role\":\"user\"",
+            Role::Assistant => b"{\"role\":\"assistant\"",
+            Role::Tool(_) => b"{\"role\":\"tool\"",
+        });
+        if let Role::Tool(id) = &self.role {
+            out.extend_from_slice(b",\"tool_call_id\":");
+            write_string(id, out);
+        }
+        if !self.reasoning.is_empty() {
+            out.extend_from_slice(b",\"reasoning_content\":\"");
+            out.extend_from_slice(&self.reasoning);
+            out.push(b'"');
+        }
+        out.extend_from_slice(b",\"content\":");
+        // Many servers take a list of parts from users only.
+        match self.role {
+            Role::System => write_joined(&self.parts, "\\n\\n", out),
+            Role::Tool(_) => write_joined(&self.parts, "\\n", out),
+            Role::Assistant if self.parts.is_empty() && !self.calls.is_empty() => {
+                out.extend_from_slice(b"null");
+            }
+            Role::User if self.parts.len() > 1 => write_list(&self.parts, out),
+            Role::User | Role::Assistant => write_joined(&self.parts, "", out),
+        }
+        if let Some((_, calls)) = self.calls.split_last() {
+            out.extend_from_slice(b",\"tool_calls\":[");
+            out.extend_from_slice(calls);
+            out.push(b']');
+        }
+        out.push(b'}');
+    }
 }

@@ -42,6 +42,8 @@ enum Stage {
     Before,
     Under,
     Over,
+    /// The agent was told that there will be no more.
+    Failed,
 }
 
 /// How far a block is.
@@ -77,7 +79,12 @@ impl Flow {
 
     /// Whether everything has been said.
     pub(crate) fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        matches!(self.stage, Stage::Over | Stage::Failed)
+    }
+
+    /// Whether the agent was told of a failure.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.stage == Stage::Failed
     }
 
     /// The prompt is known to be so long.
@@ -96,10 +103,13 @@ impl Flow {
             self.fail(status_of(error), &message, out);
             return Ok(());
         }
-        self.reply.take_head(&chunk);
-        if chunk.has_choice && self.stage == Stage::Before {
-            self.stage = Stage::Under;
-            self.writer.begin(&self.reply, out);
+        if self.stage == Stage::Before {
+            // What names the reply names its parts, and does not change once the agent was told.
+            self.reply.take_head(&chunk);
+            if chunk.has_choice {
+                self.stage = Stage::Under;
+                self.writer.begin(&self.reply, out);
+            }
         }
         self.piece(Kind::Reasoning, &chunk.reasoning, out);
         self.piece(Kind::Text, &chunk.content, out);
@@ -134,14 +144,16 @@ impl Flow {
             self.close_all(out);
             self.writer.end(&self.reply, out);
         }
-        self.stage = Stage::Over;
+        if self.stage != Stage::Failed {
+            self.stage = Stage::Over;
+        }
     }
 
     /// The reply will not be whole.
     pub(crate) fn fail(&mut self, status: u16, message: &str, out: &mut BytesMut) {
         if !self.is_over() {
             self.writer.fail(&self.reply, status, message, out);
-            self.stage = Stage::Over;
+            self.stage = Stage::Failed;
         }
     }
 

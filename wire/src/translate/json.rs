@@ -1,10 +1,7 @@
+use super::raw::{NOT_JSON, Raw};
 use crate::scan::{decode_string, has_doubtful_escape, string_body, write_string};
 use bytes::BytesMut;
-use serde::Serialize;
-use serde_json::Value;
-use serde_json::ser::Formatter;
 use std::borrow::Cow;
-use std::io;
 
 /// JSON text under way. What is put in is put in as it is; whoever writes keeps brackets and commas in order.
 #[derive(Debug, Default)]
@@ -61,6 +58,29 @@ impl Json {
         }
         self.0.push(b']');
         self
+    }
+
+    /// Appends a member after another, where there is one.
+    pub(crate) fn member(self, name: &str, value: Option<impl AsRef<[u8]>>) -> Self {
+        match value {
+            None => self,
+            Some(value) => self.raw(",\"").raw(name).raw("\":").raw(value),
+        }
+    }
+
+    /// The choice of a function in chat completions; its name is given as what stands between the quotes of a string.
+    pub(crate) fn function_choice(name: &[u8]) -> Self {
+        Self::from("{\"type\":\"function\",\"function\":{\"name\":")
+            .quoted(name)
+            .raw("}}")
+    }
+
+    /// Items, each behind a comma, as a list; `None` where there are none.
+    pub(crate) fn into_list(self) -> Option<Vec<u8>> {
+        let mut list = self.0;
+        *list.first_mut()? = b'[';
+        list.push(b']');
+        Some(list)
     }
 
     pub(crate) fn into_bytes(self) -> Vec<u8> {
@@ -121,38 +141,6 @@ pub(crate) fn readable_length(body: &[u8]) -> usize {
     }
 }
 
-/// A value as models write JSON: with a space after `,` and `:`. Agents parse the arguments of a call and send them as a
-/// value; written so, they are most often the text that was sampled.
-pub(crate) fn spaced(value: &Value) -> String {
-    let mut out = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut out, Spaced);
-    match value.serialize(&mut serializer) {
-        Ok(()) => String::from_utf8_lossy(&out).into_owned(),
-        // A `Value` has string keys and memory takes every write; the compact form is the same JSON.
-        Err(_) => value.to_string(),
-    }
-}
-
-struct Spaced;
-
-impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
-}
-
-/// The member under which arguments that are no JSON object are handed over where an object is wanted, as Anthropic's
-/// documentation of fine-grained tool streaming has it.
-const NOT_JSON: &str = "INVALID_JSON";
-
 /// The arguments of a call, which are a string in chat completions, as the text of an object in one line.
 pub(crate) fn arguments_object(body: &[u8]) -> Vec<u8> {
     let text = decode_string(body);
@@ -162,11 +150,7 @@ pub(crate) fn arguments_object(body: &[u8]) -> Vec<u8> {
     }
     let is_json = serde_json::from_str::<serde::de::IgnoredAny>(trimmed).is_ok();
     if is_json && trimmed.starts_with('{') {
-        // Line ends in JSON are white space, and would end the line of an event.
-        return trimmed
-            .bytes()
-            .map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte })
-            .collect();
+        return Raw::new(trimmed.as_bytes()).in_one_line().into_owned();
     }
     Json::from("{")
         .string(NOT_JSON)
@@ -174,15 +158,4 @@ pub(crate) fn arguments_object(body: &[u8]) -> Vec<u8> {
         .string(&text)
         .raw("}")
         .into_bytes()
-}
-
-/// The other way round.
-pub(crate) fn arguments_text(value: Value) -> String {
-    if let Value::Object(members) = &value
-        && members.len() == 1
-        && let Some(Value::String(text)) = members.get(NOT_JSON)
-    {
-        return text.clone();
-    }
-    spaced(&value)
 }

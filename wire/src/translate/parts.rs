@@ -1,29 +1,77 @@
 //! Parts of messages in chat completions.
 
-use serde_json::{Value, json};
+use super::Json;
+use std::borrow::Cow;
 
-/// A part that is a text.
-pub(crate) fn text(text: &str) -> Value {
-    json!({"type": "text", "text": text})
+/// Something that a message says.
+#[derive(Debug)]
+pub(crate) enum Part<'a> {
+    /// A text: what stands between the quotes of a string.
+    Text(Cow<'a, [u8]>),
+    /// Something else, as the JSON text of a part.
+    Other(Vec<u8>),
 }
 
-/// A part that is an image, by its URL.
-pub(crate) fn image(url: &str) -> Value {
-    json!({"type": "image_url", "image_url": {"url": url}})
+impl<'a> Part<'a> {
+    /// A text, given as what stands between the quotes of a string.
+    pub(crate) fn text(body: impl Into<Cow<'a, [u8]>>) -> Self {
+        Self::Text(body.into())
+    }
+
+    /// An image by its URL, given as what stands between the quotes of a string; `detail` is a JSON text.
+    pub(crate) fn image(url: &[u8], detail: Option<&[u8]>) -> Self {
+        let part = Json::from("{\"type\":\"image_url\",\"image_url\":{\"url\":").quoted(url);
+        let part = match detail {
+            None => part,
+            Some(detail) => part.raw(",\"detail\":").raw(detail),
+        };
+        Self::Other(part.raw("}}").into_bytes())
+    }
+
+    /// The same for an image that comes with the request; both are given as what stands between quotes.
+    pub(crate) fn image_data(media_type: &[u8], base64: &[u8]) -> Self {
+        Self::image(&[b"data:", media_type, b";base64,", base64].concat(), None)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text(body) => {
+                out.extend_from_slice(b"{\"type\":\"text\",\"text\":\"");
+                out.extend_from_slice(body);
+                out.extend_from_slice(b"\"}");
+            }
+            Self::Other(json) => out.extend_from_slice(json),
+        }
+    }
 }
 
-/// The same for an image that comes with the request.
-pub(crate) fn image_data(media_type: &str, base64: &str) -> Value {
-    image(&format!("data:{media_type};base64,{base64}"))
+/// Appends parts as a list.
+pub(super) fn write_list(parts: &[Part<'_>], out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (position, part) in parts.iter().enumerate() {
+        if position > 0 {
+            out.push(b',');
+        }
+        part.write(out);
+    }
+    out.push(b']');
 }
 
-/// The text of a part, where it is one.
-pub(crate) fn text_of(part: &Value) -> Option<&str> {
-    part.get("text").and_then(Value::as_str)
-}
-
-/// The texts of parts, joined; `None` where one of them is no text.
-pub(crate) fn joined(parts: &[Value], between: &str) -> Option<String> {
-    let texts = parts.iter().map(text_of).collect::<Option<Vec<_>>>()?;
-    Some(texts.join(between))
+/// Appends parts as one string where all of them are texts, else as a list. `between` is what stands between the quotes of
+/// a string.
+pub(super) fn write_joined(parts: &[Part<'_>], between: &str, out: &mut Vec<u8>) {
+    if parts.iter().any(|part| matches!(part, Part::Other(_))) {
+        write_list(parts, out);
+        return;
+    }
+    out.push(b'"');
+    for (position, part) in parts.iter().enumerate() {
+        if position > 0 {
+            out.extend_from_slice(between.as_bytes());
+        }
+        if let Part::Text(body) = part {
+            out.extend_from_slice(body);
+        }
+    }
+    out.push(b'"');
 }

@@ -137,13 +137,19 @@ impl Reply {
         self.counts = chunk.usage.or(self.counts);
     }
 
-    /// An id for a call that comes next, which may have one.
+    /// An id for a call that comes next, which may have one. Agents hand back results by these, so that no two calls of a
+    /// reply have the same.
     pub(crate) fn call_id(&self, given: &[u8]) -> String {
-        if given.is_empty() {
-            format!("call_{}_{}", self.bare_id(), self.blocks.len())
-        } else {
-            decode_string(given).into_owned()
+        let given = decode_string(given);
+        let taken = |id: &str| self.blocks.iter().any(|block| block.id == id);
+        if !given.is_empty() && !taken(&given) {
+            return given.into_owned();
         }
+        let mut id = format!("call_{}_{}", self.bare_id(), self.blocks.len());
+        while taken(&id) {
+            id.push('_');
+        }
+        id
     }
 
     /// The endpoint's id without what is before it in chat completions.

@@ -1,18 +1,17 @@
 use super::flow::{Flow, Writer};
 use super::reply::Reply;
 use super::{Fields, Lost};
-use crate::call::{CallEnd, Change, DialectName};
+use crate::call::{CallEnd, Change, DialectName, Flag};
 use crate::capture::{
     Captured, Prepared, RequestError, RequestFacts, RequestRules, Shown, StreamEnd, StreamError, StreamForm,
     StreamSeen, WayBack,
 };
 use crate::dialect::chat::{self, ChatCompletions};
 use crate::dialect::{Asked, Dialect, ModelEntry, SideRoute, StreamCapture, Target};
-use crate::scan::{ScanError, ScanProblem, canonical, members};
+use crate::scan::canonical;
 use crate::sse::Splitter;
 use crate::trajectory::BodyShape;
 use bytes::{Bytes, BytesMut};
-use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
@@ -31,16 +30,24 @@ pub(crate) trait Translation: Send + Sync {
     fn not_in_retry_key(&self) -> &'static [&'static str];
 
     /// A text that belongs to the key of retries beside the rest of the body.
-    fn more_of_retry_key(&self, _body: &Map<String, Value>) -> String {
+    fn more_of_retry_key(&self, _fields: &Fields<'_>) -> String {
         String::new()
     }
 
     /// The request in chat completions, without what the tap decides.
-    fn request(&self, target: &Target, fields: Fields, lost: &mut Lost) -> Result<ChatRequest, RequestError>;
+    fn request(
+        &self,
+        target: &Target,
+        fields: Fields<'_>,
+        lost: &mut Lost,
+    ) -> Result<ChatRequest, RequestError>;
 
     /// What a body says that asks for a number of tokens: the body whose tokens are meant.
-    fn counted_request(&self, fields: Map<String, Value>) -> Map<String, Value> {
-        fields
+    ///
+    /// # Errors
+    /// The body has another in it that is none.
+    fn counted_request<'b>(&self, fields: Fields<'b>) -> Result<Fields<'b>, RequestError> {
+        Ok(fields)
     }
 
     /// The reply as one document.
@@ -71,8 +78,8 @@ pub(crate) trait Translation: Send + Sync {
 /// A request in chat completions.
 #[derive(Debug, Default)]
 pub(crate) struct ChatRequest {
-    /// Its body.
-    pub(crate) body: Map<String, Value>,
+    /// The members of its body, each behind a comma.
+    members: Vec<u8>,
     /// What is needed for the reply.
     pub(crate) way_back: WayBack,
     /// How the stream is written.
@@ -80,11 +87,30 @@ pub(crate) struct ChatRequest {
 }
 
 impl ChatRequest {
-    /// Puts a member in, where there is one.
-    pub(crate) fn set(&mut self, name: &str, value: Option<impl Into<Value>>) {
+    /// Puts a member in, once, where there is one; its value is a JSON text.
+    pub(crate) fn set(&mut self, name: &str, value: Option<impl AsRef<[u8]>>) {
         if let Some(value) = value {
-            self.body.insert(name.to_owned(), value.into());
+            self.members.extend_from_slice(b",\"");
+            self.members.extend_from_slice(name.as_bytes());
+            self.members.extend_from_slice(b"\":");
+            self.members.extend_from_slice(value.as_ref());
         }
+    }
+
+    /// Asks for a stream, with a count at its end.
+    pub(crate) fn set_stream(&mut self) {
+        self.set("stream", Some("true"));
+        self.set("stream_options", Some("{\"include_usage\":true}"));
+    }
+
+    /// Asks not to think: templates of Qwen and others have a switch.
+    pub(crate) fn set_no_thinking(&mut self) {
+        self.set("chat_template_kwargs", Some("{\"enable_thinking\":false}"));
+    }
+
+    fn body(&self) -> Bytes {
+        let members = self.members.get(1..).unwrap_or_default();
+        Bytes::from([b"{", members, b"}"].concat())
     }
 }
 
@@ -99,45 +125,21 @@ impl std::fmt::Debug for Translated {
 }
 
 impl Translated {
-    fn read(body: &Bytes) -> Result<Map<String, Value>, RequestError> {
-        // It was found to be JSON before; what is left is a number that nobody can hold, or a bracket too many.
-        let unreadable = |error: serde_json::Error| {
-            let number = error.to_string().starts_with("number out of range");
-            RequestError::Json(ScanError {
-                at: error.column(),
-                problem: if number {
-                    ScanProblem::Literal
-                } else {
-                    ScanProblem::Depth
-                },
-            })
-        };
-        match serde_json::from_slice::<Value>(body).map_err(unreadable)? {
-            Value::Object(members) => Ok(members),
-            _ => Err(RequestError::NotAnObject),
-        }
-    }
-
-    /// What is the same in all attempts of a call.
-    fn retry_key(&self, target: &Target, body: &Bytes) -> Result<String, RequestError> {
+    /// The members of a request, with the key that is the same in all attempts of the call.
+    fn read<'b>(&self, target: &Target, body: &'b Bytes) -> Result<(Fields<'b>, String), RequestError> {
         let text = canonical(body, self.0.not_in_retry_key())?;
-        if text.first() != Some(&b'{') {
-            return Err(RequestError::NotAnObject);
-        }
-        let spans = members(body)?;
-        let mut seen = std::collections::HashSet::with_capacity(spans.len());
-        for member in spans {
-            let name = body.get(member.key).unwrap_or_default();
-            if !seen.insert(name) {
-                return Err(RequestError::DuplicateMember {
-                    member: crate::scan::decode_string(name).into_owned(),
-                });
-            }
-        }
+        let fields = Fields::of_request(body)?;
         let mut hash = Sha256::new();
         hash.update(&text);
         hash.update(target.model.as_deref().unwrap_or_default());
-        Ok(chat::hex(&hash.finalize()))
+        let key = chat::hex(&hash.finalize());
+        let more = self.0.more_of_retry_key(&fields);
+        let key = if more.is_empty() {
+            key
+        } else {
+            chat::hex(&Sha256::digest(format!("{key}{more}")))
+        };
+        Ok((fields, key))
     }
 
     /// A document of the dialect as a stream.
@@ -162,16 +164,10 @@ impl Dialect for Translated {
     }
 
     fn prepare(&self, target: &Target, body: &Bytes, rules: &RequestRules) -> Result<Prepared, RequestError> {
-        let mut retry_body_sha256 = self.retry_key(target, body)?;
-        let members = Self::read(body)?;
-        let more = self.0.more_of_retry_key(&members);
-        if !more.is_empty() {
-            retry_body_sha256 = chat::hex(&Sha256::digest(format!("{retry_body_sha256}{more}")));
-        }
+        let (fields, retry_body_sha256) = self.read(target, body)?;
         let mut lost = Lost::default();
-        let request = self.0.request(target, Fields::of_request(members), &mut lost)?;
-        let text = Bytes::from(Value::Object(request.body).to_string());
-        let mut prepared = chat::edit(&text, rules)?;
+        let request = self.0.request(target, fields, &mut lost)?;
+        let mut prepared = chat::edit(&request.body(), rules)?;
         let facts = &mut prepared.facts;
         facts.retry_body_sha256 = retry_body_sha256;
         facts.untranslated = lost.into_names();
@@ -186,14 +182,18 @@ impl Dialect for Translated {
 
     fn stream(&self, facts: &RequestFacts, event_limit_bytes: usize) -> Box<dyn StreamCapture> {
         Box::new(TranslatedStream {
-            dialect: *self,
-            chat: ChatCompletions.stream(facts, event_limit_bytes),
-            // What comes out of there is not larger, but for names that move between events.
-            splitter: Splitter::new(event_limit_bytes.saturating_mul(2)),
-            chat_out: BytesMut::new(),
-            flow: Flow::new(self.0.writer(facts)),
+            incoming: Splitter::new(event_limit_bytes),
+            way: Way {
+                dialect: *self,
+                chat: ChatCompletions.stream(facts, event_limit_bytes),
+                // What comes out of there is not larger, but for names that move between events.
+                splitter: Splitter::new(event_limit_bytes.saturating_mul(2)),
+                chat_out: BytesMut::new(),
+                flow: Flow::new(self.0.writer(facts)),
+                own_words_at: None,
+                unreadable: None,
+            },
             facts: facts.clone(),
-            own_words_at: None,
         })
     }
 
@@ -263,12 +263,9 @@ impl Dialect for Translated {
     }
 
     fn to_be_counted(&self, target: &Target, body: &Bytes) -> Result<Bytes, RequestError> {
-        canonical(body, &[])?;
-        let members = self.0.counted_request(Self::read(body)?);
-        let request = self
-            .0
-            .request(target, Fields::of_request(members), &mut Lost::default())?;
-        Ok(Value::Object(request.body).to_string().into())
+        let (fields, _) = self.read(target, body)?;
+        let fields = self.0.counted_request(fields)?;
+        Ok(self.0.request(target, fields, &mut Lost::default())?.body())
     }
 
     fn models(&self, models: &[ModelEntry]) -> Option<Bytes> {
@@ -285,23 +282,45 @@ impl Dialect for Translated {
 }
 
 /// A streamed reply: captured as a chat completion, and what the agent would get of that, translated.
+///
+/// An event goes all the way before the next one is looked at, so that nothing is captured of what comes after an event
+/// that cannot be translated, wherever the chunks end.
 struct TranslatedStream {
+    incoming: Splitter,
+    way: Way,
+    facts: RequestFacts,
+}
+
+/// The way of an event through the capture and the translation.
+struct Way {
     dialect: Translated,
     chat: Box<dyn StreamCapture>,
     splitter: Splitter,
     /// What the agent would get in chat completions.
     chat_out: BytesMut,
     flow: Flow,
-    facts: RequestFacts,
     own_words_at: Option<usize>,
+    /// Why nothing more is translated: the agent would not notice that a piece is missing.
+    unreadable: Option<StreamError>,
 }
 
-impl TranslatedStream {
+impl Way {
+    /// Takes an event, or what there is of it.
+    fn take(&mut self, raw: &[u8], out: &mut BytesMut) -> Result<(), StreamError> {
+        let pushed = self.chat.push(raw, &mut self.chat_out);
+        self.translate(out)?;
+        self.unreadable = pushed.err();
+        pushed
+    }
+
     /// Translates what the capture has let out.
     fn translate(&mut self, out: &mut BytesMut) -> Result<(), StreamError> {
+        if let Some(error) = self.unreadable {
+            return Err(error);
+        }
         let start = out.len();
         let seen = self.chat.seen();
-        self.own_words_at = seen.own_words_at.map(|_| start);
+        self.own_words_at = self.own_words_at.or(seen.own_words_at.map(|_| start));
         self.flow.prompt_is(seen.prompt_tokens);
         let mut events = self.splitter.push(&self.chat_out);
         let result = loop {
@@ -329,58 +348,89 @@ impl TranslatedStream {
             }
         };
         self.chat_out.clear();
+        self.unreadable = result.err();
         result
     }
 }
 
 impl StreamCapture for TranslatedStream {
     fn push(&mut self, chunk: &[u8], out: &mut BytesMut) -> Result<(), StreamError> {
-        let pushed = self.chat.push(chunk, &mut self.chat_out);
-        self.translate(out)?;
-        pushed
+        let Self { incoming, way, .. } = self;
+        way.own_words_at = None;
+        if let Some(error) = way.unreadable {
+            return Err(error);
+        }
+        let mut events = incoming.push(chunk);
+        loop {
+            match events.next() {
+                Ok(Some(event)) => way.take(event.raw, out)?,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let error = StreamError::EventTooLarge {
+                        limit_bytes: error.limit_bytes,
+                    };
+                    way.unreadable = Some(error);
+                    return Err(error);
+                }
+            }
+        }
     }
 
     fn holds(&self) -> bool {
-        self.chat.holds()
+        self.way.chat.holds()
     }
 
     fn release(&mut self, out: &mut BytesMut) {
-        self.chat.release(&mut self.chat_out);
+        let way = &mut self.way;
+        way.chat.release(&mut way.chat_out);
         // What is held back was read already.
-        let _ = self.translate(out);
+        let _ = way.translate(out);
     }
 
     fn seen(&self) -> StreamSeen {
-        let seen = self.chat.seen();
+        let seen = self.way.chat.seen();
         StreamSeen {
             // The agent has it all only when the dialect's own last event is out.
-            finished: seen.finished && self.flow.is_over(),
-            own_words_at: self.own_words_at,
+            finished: seen.finished && self.way.flow.is_over(),
+            // An error in an event that cannot be read otherwise is not told yet.
+            error: seen.error && self.way.flow.has_failed(),
+            own_words_at: self.way.own_words_at,
             ..seen
         }
     }
 
     fn finish(&mut self, end: StreamEnd, out: &mut BytesMut) -> Captured {
-        let mut captured = self.chat.finish(end, &mut self.chat_out);
-        // What cannot be read now ends a stream that has not ended well.
-        let translated = self.translate(out);
-        if translated.is_err() && captured.end == CallEnd::Complete {
-            captured.end = CallEnd::UpstreamCut;
-            captured.error = Some(StreamError::Malformed.to_string());
+        let way = &mut self.way;
+        if let Some(rest) = self.incoming.rest()
+            && way.unreadable.is_none()
+        {
+            // What is left is no whole event, and kept until the capture says what to make of it.
+            let _ = way.take(rest.raw, out);
+        }
+        let mut captured = way.chat.finish(end, &mut way.chat_out);
+        // A stream that was not read to its end has not ended well, whatever came after.
+        if let Err(error) = way.translate(out) {
+            captured.flags.push(Flag::CaptureIncomplete);
+            captured.flags.sort_unstable();
+            captured.flags.dedup();
+            if captured.end == CallEnd::Complete {
+                captured.end = CallEnd::UpstreamCut;
+                captured.error = Some(error.to_string());
+            }
         }
         if captured.end == CallEnd::Complete {
-            self.flow.end(out);
+            way.flow.end(out);
         }
-        if self.flow.has_begun() {
-            captured.response = self.dialect.0.document(self.flow.reply(), &self.facts).into();
+        if way.flow.has_begun() {
+            captured.response = way.dialect.0.document(way.flow.reply(), &self.facts).into();
         } else if !captured.response.is_empty() {
             let message = captured.error.as_deref().unwrap_or_default();
-            captured.response = self.dialect.0.error_body(500, message).into();
+            captured.response = way.dialect.0.error_body(500, message).into();
         }
         captured
     }
 
     fn fail(&mut self, message: &str, out: &mut BytesMut) {
-        self.flow.fail(502, message, out);
+        self.way.flow.fail(502, message, out);
     }
 }

@@ -8,7 +8,10 @@
 )]
 
 mod answers;
+mod bad_input;
 mod every_dialect;
+mod every_trap;
+mod fuzzed;
 mod oracle;
 mod recorded;
 mod recordings;

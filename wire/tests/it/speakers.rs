@@ -521,11 +521,9 @@ fn content_candidate(said: &mut Said, body: &Value) {
     if let Some(prompt) = usage["promptTokenCount"].as_u64() {
         let total = usage["totalTokenCount"].as_u64().unwrap();
         let thoughts = usage["thoughtsTokenCount"].as_u64().unwrap_or(0);
-        assert_eq!(
-            total - prompt,
-            usage["candidatesTokenCount"].as_u64().unwrap() + thoughts
-        );
-        said.usage = Some((prompt, total - prompt));
+        let completion = usage["candidatesTokenCount"].as_u64().unwrap() + thoughts;
+        assert_eq!(total, prompt.saturating_add(completion));
+        said.usage = Some((prompt, completion));
     }
 }
 

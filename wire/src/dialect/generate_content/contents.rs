@@ -1,27 +1,27 @@
 use crate::capture::RequestError;
-use crate::translate::json::{arguments_text, spaced};
-use crate::translate::{Conversation, Fields, Lost, parts};
-use serde_json::{Value, json};
+use crate::translate::raw::arguments_body;
+use crate::translate::{Conversation, Fields, Json, Lost, Part, Raw};
+use std::borrow::Cow;
 
 /// Calls of the conversation that have no result yet. Ids are optional in this dialect, and results then belong to calls
 /// by name, in order.
 #[derive(Debug, Default)]
-struct Calls {
+struct Calls<'a> {
     made: usize,
-    open: Vec<(String, String)>,
+    open: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
-impl Calls {
+impl<'a> Calls<'a> {
     /// The id of a call that comes next.
-    fn made(&mut self, id: Option<String>, name: &str) -> String {
-        let id = id.unwrap_or_else(|| format!("call_{}", self.made));
+    fn made(&mut self, id: Option<Cow<'a, str>>, name: Cow<'a, str>) -> Cow<'a, str> {
+        let id = id.unwrap_or_else(|| format!("call_{}", self.made).into());
         self.made += 1;
-        self.open.push((id.clone(), name.to_owned()));
+        self.open.push((id.clone(), name));
         id
     }
 
     /// The id of the call that has its result.
-    fn answered(&mut self, id: Option<String>, name: &str) -> String {
+    fn answered(&mut self, id: Option<Cow<'a, str>>, name: &str) -> Cow<'a, str> {
         let found = self.open.iter().position(|(known, called)| match &id {
             Some(id) => known == id,
             None => called == name,
@@ -29,67 +29,85 @@ impl Calls {
         match (id, found.map(|at| self.open.remove(at))) {
             (Some(id), _) => id,
             (None, Some((id, _))) => id,
-            (None, None) => format!("call_{name}"),
+            (None, None) => format!("call_{name}").into(),
         }
     }
 }
 
-/// Reads the conversation.
-pub(super) fn read(
-    fields: &mut Fields,
-    conversation: &mut Conversation,
+/// Reads the conversation. One content and one text are understood as lists of one.
+pub(super) fn read<'a>(
+    fields: &mut Fields<'a>,
+    conversation: &mut Conversation<'a>,
     lost: &mut Lost,
 ) -> Result<(), RequestError> {
-    // One content and one text are understood as lists of one.
-    let place = fields.place_of("contents");
-    let contents = match fields.take("contents") {
-        None => Vec::new(),
-        Some(Value::Array(contents)) => contents,
-        Some(Value::String(text)) => vec![json!({"role": "user", "parts": [{"text": text}]})],
-        Some(one) => vec![one],
-    };
     let mut calls = Calls::default();
-    for (position, content) in contents.into_iter().enumerate() {
-        let mut content = Fields::of(format!("{place}[{position}]"), content)?;
-        let role = content.text("role")?;
-        match role.as_deref() {
-            Some("model") => {
-                conversation.assistant();
-                for part in content.objects("parts")? {
-                    model_part(part, &mut calls, conversation, lost)?;
-                }
+    match fields.peek("contents") {
+        None => {}
+        Some(text) if text.body().is_some() => {
+            conversation.user(vec![Part::text(fields.needed_body("contents")?)]);
+        }
+        Some(only) if only.is_object() => {
+            fields.take("contents");
+            read_content(fields.of_only("contents", only)?, &mut calls, conversation, lost)?;
+        }
+        Some(_) => {
+            for content in fields.objects("contents")? {
+                read_content(content?, &mut calls, conversation, lost)?;
             }
-            None | Some("user" | "function") => user_parts(&mut content, &mut calls, conversation, lost)?,
-            Some("system") => conversation.system(said(content, lost)?),
-            Some(_) => return Err(content.wrong("role", "`user` or `model`")),
         }
     }
     Ok(())
 }
 
+fn read_content<'a>(
+    mut content: Fields<'a>,
+    calls: &mut Calls<'a>,
+    conversation: &mut Conversation<'a>,
+    lost: &mut Lost,
+) -> Result<(), RequestError> {
+    let role = content.text("role")?;
+    match role.as_deref() {
+        Some("model") => {
+            conversation.assistant();
+            for part in content.objects("parts")? {
+                model_part(part?, calls, conversation, lost)?;
+            }
+        }
+        None | Some("user" | "function") => user_parts(&mut content, calls, conversation, lost)?,
+        Some("system") => {
+            conversation.system(said(content, lost)?);
+            return Ok(());
+        }
+        Some(_) => return Err(content.wrong("role", "`user` or `model`")),
+    }
+    content.end(lost);
+    Ok(())
+}
+
 /// The parts of a content that says something.
-pub(super) fn said(mut content: Fields, lost: &mut Lost) -> Result<Vec<Value>, RequestError> {
+pub(super) fn said<'a>(mut content: Fields<'a>, lost: &mut Lost) -> Result<Vec<Part<'a>>, RequestError> {
     content.take("role");
     let mut said = Vec::new();
-    if content.has("text") {
-        said.push(parts::text(&content.needed_text("text")?));
+    if let Some(body) = content.body("text")? {
+        said.push(Part::text(body));
     }
     for part in content.objects("parts")? {
-        said.extend(read_part(part, lost)?);
+        said.extend(read_part(part?, lost)?);
     }
     content.end(lost);
     Ok(said)
 }
 
-fn user_parts(
-    content: &mut Fields,
-    calls: &mut Calls,
-    conversation: &mut Conversation,
+fn user_parts<'a>(
+    content: &mut Fields<'a>,
+    calls: &mut Calls<'a>,
+    conversation: &mut Conversation<'a>,
     lost: &mut Lost,
 ) -> Result<(), RequestError> {
     let mut said = Vec::new();
     let mut has_results = false;
-    for mut part in content.objects("parts")? {
+    for part in content.objects("parts")? {
+        let mut part = part?;
         let Some(mut response) = part.object("functionResponse")? else {
             said.extend(read_part(part, lost)?);
             continue;
@@ -102,10 +120,12 @@ fn user_parts(
         let id = calls.answered(response.text("id")?, &name);
         let mut result = Vec::new();
         if let Some(value) = response.take("response") {
-            result.push(parts::text(&spaced(&value)));
+            let mut body = Vec::new();
+            value.write_spaced(&mut body);
+            result.push(Part::text(body));
         }
         for inner in response.objects("parts")? {
-            result.extend(read_part(inner, lost)?);
+            result.extend(read_part(inner?, lost)?);
         }
         conversation.result(id, result);
         response.end(lost);
@@ -117,47 +137,55 @@ fn user_parts(
     Ok(())
 }
 
-fn model_part(
-    mut part: Fields,
-    calls: &mut Calls,
-    conversation: &mut Conversation,
+fn model_part<'a>(
+    mut part: Fields<'a>,
+    calls: &mut Calls<'a>,
+    conversation: &mut Conversation<'a>,
     lost: &mut Lost,
 ) -> Result<(), RequestError> {
     if let Some(mut call) = part.object("functionCall")? {
         let name = call.needed_text("name")?;
-        let id = calls.made(call.text("id")?, &name);
-        let arguments = call.take("args").unwrap_or_else(|| json!({}));
-        conversation.calls(&id, &name, &arguments_text(arguments));
+        let id = calls.made(call.text("id")?, name.clone());
+        let arguments = call.take("args").unwrap_or(Raw::new(b"{}"));
+        conversation.calls(&id, &name, &arguments_body(arguments));
         call.end(lost);
         part.end(lost);
         return Ok(());
     }
     let thought = part.flag("thought")?;
-    if let Some(said) = read_part(part, lost)? {
-        match parts::text_of(&said) {
-            Some(text) if thought => conversation.reasons(text),
-            _ => conversation.says(said),
-        }
+    match read_part(part, lost)? {
+        None => {}
+        Some(Part::Text(body)) if thought => conversation.reasons(body),
+        Some(part) => conversation.says(part),
     }
     Ok(())
 }
 
 /// A part that says something, as a part of chat completions.
-fn read_part(mut part: Fields, lost: &mut Lost) -> Result<Option<Value>, RequestError> {
-    let read = if part.has("text") {
-        Some(parts::text(&part.needed_text("text")?))
+fn read_part<'a>(mut part: Fields<'a>, lost: &mut Lost) -> Result<Option<Part<'a>>, RequestError> {
+    let read = if let Some(body) = part.body("text")? {
+        Some(Part::text(body))
     } else if let Some(mut data) = part.object("inlineData")? {
         let media_type = data.needed_text("mimeType")?;
-        let base64 = data.needed_text("data")?;
+        let base64 = data.needed_body("data")?;
         data.take("displayName");
         data.end(lost);
         match media_type.split_once('/') {
-            Some(("image", _)) => Some(parts::image_data(&media_type, &base64)),
+            Some(("image", _)) => {
+                let quoted = Json::default().string(&media_type).into_bytes();
+                let media_type = crate::scan::string_body(&quoted).unwrap_or_default();
+                Some(Part::image_data(media_type, base64))
+            }
             Some(("audio", format)) => {
-                Some(json!({"type": "input_audio", "input_audio": {"data": base64, "format": format}}))
+                let audio = Json::from("{\"type\":\"input_audio\",\"input_audio\":{\"data\":")
+                    .quoted(base64)
+                    .raw(",\"format\":")
+                    .string(format)
+                    .raw("}}");
+                Some(Part::Other(audio.into_bytes()))
             }
             _ => {
-                lost.add(&part.place_of(&format!("inlineData.{media_type}")));
+                part.lose(&format!("inlineData.{media_type}"), lost);
                 None
             }
         }
@@ -169,9 +197,13 @@ fn read_part(mut part: Fields, lost: &mut Lost) -> Result<Option<Value>, Request
         file.end(lost);
         let reachable = uri.starts_with("https://") || uri.starts_with("http://") || uri.starts_with("data:");
         if is_image && reachable {
-            Some(parts::image(&uri))
+            let quoted = Json::default().string(&uri).into_bytes();
+            Some(Part::image(
+                crate::scan::string_body(&quoted).unwrap_or_default(),
+                None,
+            ))
         } else {
-            lost.add(&part.place_of("fileData"));
+            part.lose("fileData", lost);
             None
         }
     } else {

@@ -49,7 +49,7 @@ pub(super) fn usage(json: Json, reply: &Reply) -> Json {
         .raw(",\"candidatesTokenCount\":")
         .number(counts.completion.saturating_sub(counts.reasoning))
         .raw(",\"totalTokenCount\":")
-        .number(counts.prompt + counts.completion);
+        .number(counts.total());
     let json = match counts.cached {
         0 => json,
         cached => json.raw(",\"cachedContentTokenCount\":").number(cached),

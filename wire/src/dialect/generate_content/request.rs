@@ -1,13 +1,12 @@
 use super::{contents, schema, tools};
 use crate::capture::RequestError;
 use crate::dialect::Target;
-use crate::translate::{ChatRequest, Conversation, Fields, Lost, parts};
-use serde_json::{Value, json};
+use crate::translate::{ChatRequest, Conversation, Fields, Json, Lost, Part, Raw};
 
 /// From a request to one in chat completions.
 pub(super) fn translate(
     target: &Target,
-    mut fields: Fields,
+    mut fields: Fields<'_>,
     lost: &mut Lost,
 ) -> Result<ChatRequest, RequestError> {
     if fields.take("cachedContent").is_some() {
@@ -16,34 +15,36 @@ pub(super) fn translate(
             instead: "send the contents themselves",
         });
     }
-    let mut chat = ChatRequest {
-        form: target.stream.unwrap_or_default(),
-        ..ChatRequest::default()
-    };
+    let mut chat = ChatRequest::default();
+    chat.form = target.stream.unwrap_or_default();
     let mut conversation = Conversation::default();
     fields.take("model");
-    chat.set("model", target.model.clone());
-    let place = fields.place_of("systemInstruction");
-    match fields.take("systemInstruction") {
-        None => {}
-        Some(Value::String(text)) => conversation.system(vec![parts::text(&text)]),
-        Some(system) => conversation.system(contents::said(Fields::of(place, system)?, lost)?),
+    let model = target.model.as_deref().map(|model| Json::default().string(model));
+    chat.set("model", model.map(Json::into_bytes));
+    if let Some(system) = fields.take("systemInstruction") {
+        conversation.system(match system.body() {
+            Some(body) => vec![Part::text(body)],
+            None => contents::said(fields.of_only("systemInstruction", system)?, lost)?,
+        });
     }
     contents::read(&mut fields, &mut conversation, lost)?;
-    chat.set("messages", Some(conversation.into_messages()));
+    chat.set("messages", Some(conversation.into_messages("contents")?));
     tools::translate(&mut fields, &mut chat, lost)?;
     if let Some(config) = fields.object("generationConfig")? {
         set_generation(config, &mut chat, lost)?;
     }
     if target.stream.is_some() {
-        chat.set("stream", Some(true));
-        chat.set("stream_options", Some(json!({"include_usage": true})));
+        chat.set_stream();
     }
     fields.end(lost);
     Ok(chat)
 }
 
-fn set_generation(mut config: Fields, chat: &mut ChatRequest, lost: &mut Lost) -> Result<(), RequestError> {
+fn set_generation(
+    mut config: Fields<'_>,
+    chat: &mut ChatRequest,
+    lost: &mut Lost,
+) -> Result<(), RequestError> {
     for (name, to) in [
         ("maxOutputTokens", "max_tokens"),
         ("temperature", "temperature"),
@@ -53,35 +54,30 @@ fn set_generation(mut config: Fields, chat: &mut ChatRequest, lost: &mut Lost) -
         ("seed", "seed"),
         ("stopSequences", "stop"),
     ] {
-        let value = config.take(name);
-        chat.set(
-            to,
-            value.filter(|value| value.as_array().is_none_or(|items| !items.is_empty())),
-        );
+        chat.set(to, config.take(name).filter(|value| !value.is_empty()));
     }
     // A float there, a whole number here.
     if let Some(top_k) = config.take("topK") {
-        let number = top_k.as_f64().ok_or_else(|| config.wrong("topK", "a number"))?;
+        let number = top_k.number().ok_or_else(|| config.wrong("topK", "a number"))?;
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the cast saturates; endpoints refuse what is too large"
         )]
-        chat.set("top_k", Some(number as i64));
+        chat.set("top_k", Some((number as i64).to_string()));
     }
-    match config.take("candidateCount").as_ref().map(Value::as_u64) {
-        None | Some(Some(1)) => {}
-        Some(_) => lost.add(&config.place_of("candidateCount")),
+    match config.take("candidateCount").map(Raw::number) {
+        None | Some(Some(1.0)) => {}
+        Some(_) => config.lose("candidateCount", lost),
     }
     if let Some(mut thinking) = config.object("thinkingConfig")? {
         // Thoughts are given wherever there are any.
         thinking.flag("includeThoughts")?;
-        match thinking.peek("thinkingBudget").and_then(Value::as_i64) {
-            // Templates of Qwen and others have a switch.
-            Some(0) => {
+        match thinking.peek("thinkingBudget").and_then(Raw::number) {
+            Some(0.0) => {
                 thinking.take("thinkingBudget");
-                chat.set("chat_template_kwargs", Some(json!({"enable_thinking": false})));
+                chat.set_no_thinking();
             }
-            Some(-1) => {
+            Some(-1.0) => {
                 thinking.take("thinkingBudget");
             }
             _ => {}
@@ -91,48 +87,58 @@ fn set_generation(mut config: Fields, chat: &mut ChatRequest, lost: &mut Lost) -
             .map(|level| level.to_ascii_lowercase())
         {
             Some(level) if matches!(level.as_str(), "low" | "medium" | "high") => {
-                chat.set("reasoning_effort", Some(level));
+                chat.set(
+                    "reasoning_effort",
+                    Some(Json::default().string(&level).into_bytes()),
+                );
             }
-            Some(_) => lost.add(&thinking.place_of("thinkingLevel")),
+            Some(_) => thinking.lose("thinkingLevel", lost),
             None => {}
         }
         thinking.end(lost);
     }
     set_format(&mut config, chat, lost)?;
-    if config.peek("responseLogprobs") == Some(&Value::Bool(false)) {
+    if config
+        .peek("responseLogprobs")
+        .is_some_and(|value| value.as_ref() == b"false")
+    {
         config.take("responseLogprobs");
     }
-    if config
-        .peek("responseModalities")
-        .is_some_and(|kinds| *kinds == json!(["TEXT"]))
-    {
+    let is_text_only = |kinds: Raw<'_>| {
+        let mut kinds = kinds.items()?.map(Raw::text);
+        Some(kinds.next()??.as_ref() == "TEXT" && kinds.next().is_none())
+    };
+    if config.peek("responseModalities").and_then(is_text_only) == Some(true) {
         config.take("responseModalities");
     }
     config.end(lost);
     Ok(())
 }
 
-fn set_format(config: &mut Fields, chat: &mut ChatRequest, lost: &mut Lost) -> Result<(), RequestError> {
-    let google = config.take("responseSchema").map(schema::translate);
+fn set_format(config: &mut Fields<'_>, chat: &mut ChatRequest, lost: &mut Lost) -> Result<(), RequestError> {
+    let google = config.take("responseSchema").map(schema::translated);
     let plain = config
         .take("responseJsonSchema")
         .or(config.take("_responseJsonSchema"));
+    let schema = plain.map(|schema| schema.as_ref().to_vec()).or(google);
     match config.text("responseMimeType")?.as_deref() {
         Some("application/json") => {
-            let format = match plain.or(google) {
-                None => json!({"type": "json_object"}),
+            let format = match schema {
+                None => Json::from("{\"type\":\"json_object\"}"),
                 Some(schema) => {
-                    json!({"type": "json_schema", "json_schema": {"name": "output", "schema": schema}})
+                    Json::from("{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"output\",\"schema\":")
+                        .raw(schema)
+                        .raw("}}")
                 }
             };
-            chat.set("response_format", Some(format));
+            chat.set("response_format", Some(format.into_bytes()));
         }
         None | Some("text/plain") => {
-            if plain.or(google).is_some() {
-                lost.add(&config.place_of("responseSchema"));
+            if schema.is_some() {
+                config.lose("responseSchema", lost);
             }
         }
-        Some(other) => lost.add(&config.place_of(&format!("responseMimeType.{other}"))),
+        Some(other) => config.lose(&format!("responseMimeType.{other}"), lost),
     }
     Ok(())
 }

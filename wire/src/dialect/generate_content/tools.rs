@@ -1,18 +1,23 @@
 use super::schema;
 use crate::capture::RequestError;
-use crate::translate::{ChatRequest, Fields, Lost};
-use serde_json::{Map, Value, json};
+use crate::scan::string_body;
+use crate::translate::{ChatRequest, Fields, Json, Lost, Raw};
+use std::borrow::Cow;
+
+/// Names, and functions as chat completions have them.
+type Functions<'a> = Vec<(Cow<'a, str>, Json)>;
 
 /// The tools and how they are chosen.
 pub(super) fn translate(
-    fields: &mut Fields,
+    fields: &mut Fields<'_>,
     chat: &mut ChatRequest,
     lost: &mut Lost,
 ) -> Result<(), RequestError> {
-    let mut functions = Vec::new();
-    for mut tool in fields.objects("tools")? {
+    let mut functions = Functions::new();
+    for tool in fields.objects("tools")? {
+        let mut tool = tool?;
         for declaration in tool.objects("functionDeclarations")? {
-            functions.push(function(declaration, lost)?);
+            functions.push(function(declaration?, lost)?);
         }
         // Google's own, which run on its servers: search, code, URLs.
         tool.end(lost);
@@ -25,37 +30,39 @@ pub(super) fn translate(
         config.end(lost);
     }
     if !functions.is_empty() {
-        let offered = functions.into_iter().map(|(_, function)| function);
-        chat.set("tools", Some(offered.collect::<Value>()));
-        chat.set("tool_choice", choice);
+        let tools = Json::default().list(functions, |json, (_, function)| json.raw(function.into_bytes()));
+        chat.set("tools", Some(tools.into_bytes()));
+        chat.set("tool_choice", choice.map(Json::into_bytes));
     }
     Ok(())
 }
 
-fn function(mut declaration: Fields, lost: &mut Lost) -> Result<(String, Value), RequestError> {
+fn function<'a>(mut declaration: Fields<'a>, lost: &mut Lost) -> Result<(Cow<'a, str>, Json), RequestError> {
     let name = declaration.needed_text("name")?;
-    let mut function = Map::new();
-    function.insert("name".into(), name.clone().into());
-    if let Some(description) = declaration.take("description") {
-        function.insert("description".into(), description);
-    }
-    let google = declaration.take("parameters").map(schema::translate);
-    if let Some(parameters) = declaration.take("parametersJsonSchema").or(google) {
-        function.insert("parameters".into(), parameters);
-    }
+    let google = declaration.take("parameters").map(schema::translated);
+    let plain = declaration.take("parametersJsonSchema");
+    let parameters = plain.map(|schema| schema.as_ref().to_vec()).or(google);
+    let function = Json::from("{\"type\":\"function\",\"function\":{\"name\":")
+        .string(&name)
+        .member("description", declaration.take("description"))
+        .member("parameters", parameters)
+        .raw("}}");
     declaration.end(lost);
-    Ok((name, json!({"type": "function", "function": function})))
+    Ok((name, function))
 }
 
 /// Functions that are not allowed are not offered.
 fn read_choice(
-    mut calling: Fields,
-    functions: &mut Vec<(String, Value)>,
+    mut calling: Fields<'_>,
+    functions: &mut Functions<'_>,
     lost: &mut Lost,
-) -> Result<Option<Value>, RequestError> {
-    let allowed = calling.array("allowedFunctionNames")?;
+) -> Result<Option<Json>, RequestError> {
+    let allowed: Vec<_> = calling
+        .list("allowedFunctionNames")?
+        .filter_map(Raw::text)
+        .collect();
     if !allowed.is_empty() {
-        functions.retain(|(name, _)| allowed.iter().any(|allowed| allowed == name));
+        functions.retain(|(name, _)| allowed.contains(name));
     }
     let choice = match calling
         .text("mode")?
@@ -63,15 +70,16 @@ fn read_choice(
         .as_deref()
     {
         None | Some("AUTO" | "MODE_UNSPECIFIED") => None,
-        Some("ANY") => match functions.as_slice() {
+        Some("ANY") => Some(match functions.as_slice() {
             [(only, _)] if !allowed.is_empty() => {
-                Some(json!({"type": "function", "function": {"name": only}}))
+                let name = Json::default().string(only).into_bytes();
+                Json::function_choice(string_body(&name).unwrap_or_default())
             }
-            _ => Some(json!("required")),
-        },
-        Some("NONE") => Some(json!("none")),
+            _ => Json::from("\"required\""),
+        }),
+        Some("NONE") => Some(Json::from("\"none\"")),
         Some(other) => {
-            lost.add(&calling.place_of(&format!("mode.{other}")));
+            calling.lose(&format!("mode.{other}"), lost);
             None
         }
     };

@@ -1,9 +1,13 @@
 use super::document::signature;
 use super::tools;
 use crate::capture::RequestError;
-use crate::translate::json::arguments_text;
-use crate::translate::{ChatRequest, Conversation, Fields, Lost, parts};
-use serde_json::{Map, Value, json};
+use crate::scan::decode_string;
+use crate::translate::raw::arguments_body;
+use crate::translate::{ChatRequest, Conversation, Fields, Json, Lost, Part, Raw, Said};
+use std::borrow::Cow;
+
+/// What can stand for what is said.
+const TEXT_OR_BLOCKS: &str = "a string or a list of blocks";
 
 /// How the first system block of Claude Code begins that says which version of it asks. Anthropic's service takes it out
 /// before the model sees it; some versions write something else into it with each request, which would make every prompt
@@ -11,21 +15,19 @@ use serde_json::{Map, Value, json};
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// From a request to one in chat completions.
-pub(super) fn translate(mut fields: Fields, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
+pub(super) fn translate(mut fields: Fields<'_>, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
     let mut chat = ChatRequest::default();
     let mut conversation = Conversation::default();
     chat.set("model", fields.take("model"));
-    if let Some(said) = system(&mut fields, lost)? {
-        conversation.system(said);
-    }
+    conversation.system(system(&mut fields, lost)?);
     for message in fields.objects("messages")? {
-        read_message(message, &mut conversation, lost)?;
+        read_message(message?, &mut conversation, lost)?;
     }
     if conversation.ends_with_assistant() {
         // Chat completions begin a new turn there.
         lost.add("messages.prefill");
     }
-    chat.set("messages", Some(conversation.into_messages()));
+    chat.set("messages", Some(conversation.into_messages("messages")?));
     tools::translate(&mut fields, &mut chat, lost)?;
     for (name, to) in [
         ("max_tokens", "max_tokens"),
@@ -34,15 +36,10 @@ pub(super) fn translate(mut fields: Fields, lost: &mut Lost) -> Result<ChatReque
         ("top_k", "top_k"),
         ("stop_sequences", "stop"),
     ] {
-        let value = fields.take(name);
-        chat.set(
-            to,
-            value.filter(|value| value.as_array().is_none_or(|items| !items.is_empty())),
-        );
+        chat.set(to, fields.take(name).filter(|value| !value.is_empty()));
     }
     if fields.flag("stream")? {
-        chat.set("stream", Some(true));
-        chat.set("stream_options", Some(json!({"include_usage": true})));
+        chat.set_stream();
     }
     if let Some(mut metadata) = fields.object("metadata")? {
         chat.set("user", metadata.take("user_id"));
@@ -55,85 +52,101 @@ pub(super) fn translate(mut fields: Fields, lost: &mut Lost) -> Result<ChatReque
 }
 
 /// The system prompt without what changes in it from request to request, as part of the key of retries.
-pub(super) fn steady_system(body: &Map<String, Value>) -> String {
-    match body.get("system") {
-        Some(Value::Array(blocks)) => {
-            let steady = blocks.iter().filter_map(parts::text_of);
-            steady.filter(|text| !text.starts_with(BILLING)).collect()
-        }
-        Some(system) => system.to_string(),
-        None => String::new(),
+pub(super) fn steady_system(fields: &Fields<'_>) -> String {
+    let Some(system) = fields.peek("system") else {
+        return String::new();
+    };
+    if let Some(text) = system.text() {
+        return text.into_owned();
     }
+    let blocks = system.items().into_iter().flatten();
+    let mut steady = String::new();
+    for text in blocks.filter_map(|block| text_member(block, "text")) {
+        if !text.starts_with(BILLING) {
+            steady.push_str(&text);
+        }
+    }
+    steady
 }
 
-fn system(fields: &mut Fields, lost: &mut Lost) -> Result<Option<Vec<Value>>, RequestError> {
-    let said = match fields.take("system") {
-        None => return Ok(None),
-        Some(Value::String(text)) => vec![parts::text(&text)],
-        Some(Value::Array(blocks)) => {
-            let mut said = Vec::with_capacity(blocks.len());
-            for (position, block) in blocks.into_iter().enumerate() {
-                let mut block = Fields::of(format!("system[{position}]"), block)?;
-                let text = block.needed_text("text")?;
+fn system<'a>(fields: &mut Fields<'a>, lost: &mut Lost) -> Result<Vec<Part<'a>>, RequestError> {
+    let mut said = Vec::new();
+    match fields.said("system", TEXT_OR_BLOCKS)? {
+        Said::Nothing => {}
+        Said::Text(body) => said.push(Part::text(body)),
+        Said::Parts(blocks) => {
+            for block in blocks {
+                let mut block = block?;
+                let body = block.needed_body("text")?;
                 block.take("type");
                 block.end(lost);
-                if text.starts_with(BILLING) {
+                if decode_string(body).starts_with(BILLING) {
                     lost.add(&format!("system.{BILLING}"));
                 } else {
-                    said.push(parts::text(&text));
+                    said.push(Part::text(body));
                 }
             }
-            said
         }
-        Some(_) => return Err(fields.wrong("system", "a string or a list of blocks")),
-    };
-    Ok(Some(said))
+    }
+    Ok(said)
 }
 
-fn read_message(
-    mut message: Fields,
-    conversation: &mut Conversation,
+fn read_message<'a>(
+    mut message: Fields<'a>,
+    conversation: &mut Conversation<'a>,
     lost: &mut Lost,
 ) -> Result<(), RequestError> {
     let role = message.needed_text("role")?;
-    let place = message.place_of("content");
-    let blocks = match message.take("content") {
-        None => Vec::new(),
-        Some(Value::String(text)) => vec![json!({"type": "text", "text": text})],
-        Some(Value::Array(blocks)) => blocks,
-        Some(_) => return Err(message.wrong("content", "a string or a list of blocks")),
-    };
-    let blocks = blocks
-        .into_iter()
-        .enumerate()
-        .map(|(position, block)| Fields::of(format!("{place}[{position}]"), block));
-    match role.as_str() {
-        "user" => read_user(blocks, conversation, lost)?,
-        "assistant" => {
+    let said = message.said("content", TEXT_OR_BLOCKS)?;
+    match (role.as_ref(), said) {
+        ("user", said) => read_user(said, conversation, lost)?,
+        ("assistant", said) => {
             conversation.assistant();
-            for block in blocks {
-                read_assistant_block(block?, conversation, lost)?;
+            match said {
+                Said::Nothing => {}
+                Said::Text(body) => conversation.says(Part::text(body)),
+                Said::Parts(blocks) => {
+                    for block in blocks {
+                        read_assistant_block(block?, conversation, lost)?;
+                    }
+                }
             }
         }
-        "system" => {
-            let mut said = Vec::new();
-            for block in blocks {
-                said.extend(read_content(block?, lost)?);
-            }
-            conversation.system(said);
-        }
+        ("system", said) => conversation.system(read_said(said, lost)?),
         _ => return Err(message.wrong("role", "`user`, `assistant` or `system`")),
     }
     message.end(lost);
     Ok(())
 }
 
+/// A text or blocks, as parts of chat completions.
+fn read_said<'a>(said: Said<'a>, lost: &mut Lost) -> Result<Vec<Part<'a>>, RequestError> {
+    match said {
+        Said::Nothing => Ok(Vec::new()),
+        Said::Text(body) => Ok(vec![Part::text(body)]),
+        Said::Parts(blocks) => {
+            let mut said = Vec::new();
+            for block in blocks {
+                said.extend(read_content(block?, lost)?);
+            }
+            Ok(said)
+        }
+    }
+}
+
 /// Results of tools are messages of their own in chat completions; what is said between them keeps its place.
-fn read_user(
-    blocks: impl Iterator<Item = Result<Fields, RequestError>>,
-    conversation: &mut Conversation,
+fn read_user<'a>(
+    content: Said<'a>,
+    conversation: &mut Conversation<'a>,
     lost: &mut Lost,
 ) -> Result<(), RequestError> {
+    let blocks = match content {
+        Said::Parts(blocks) => blocks,
+        other => {
+            conversation.user(read_said(other, lost)?);
+            return Ok(());
+        }
+    };
     let mut said = Vec::new();
     let mut has_results = false;
     for block in blocks {
@@ -148,23 +161,9 @@ fn read_user(
         }
         let id = block.needed_text("tool_use_id")?;
         if block.flag("is_error")? {
-            lost.add(&block.place_of("tool_result.is_error"));
+            block.lose("tool_result.is_error", lost);
         }
-        let place = block.place_of("content");
-        let mut result = Vec::new();
-        match block.take("content") {
-            None => {}
-            Some(Value::String(text)) => result.push(parts::text(&text)),
-            Some(Value::Array(inner)) => {
-                for (position, inner) in inner.into_iter().enumerate() {
-                    result.extend(read_content(
-                        Fields::of(format!("{place}[{position}]"), inner)?,
-                        lost,
-                    )?);
-                }
-            }
-            Some(_) => return Err(block.wrong("content", "a string or a list of blocks")),
-        }
+        let result = read_said(block.said("content", TEXT_OR_BLOCKS)?, lost)?;
         block.take("type");
         block.end(lost);
         conversation.result(id, result);
@@ -175,22 +174,20 @@ fn read_user(
     Ok(())
 }
 
-/// A block that says something, as parts of chat completions.
-fn read_content(mut block: Fields, lost: &mut Lost) -> Result<Option<Value>, RequestError> {
+/// A block that says something, as a part of chat completions.
+fn read_content<'a>(mut block: Fields<'a>, lost: &mut Lost) -> Result<Option<Part<'a>>, RequestError> {
     let kind = block.needed_text("type")?;
-    let part = match kind.as_str() {
-        "text" => parts::text(&block.needed_text("text")?),
+    let part = match kind.as_ref() {
+        "text" => Part::text(block.needed_body("text")?),
         "image" => {
             let Some(mut source) = block.object("source")? else {
                 return Err(block.wrong("source", "an object"));
             };
-            let part = match source.needed_text("type")?.as_str() {
-                "base64" => {
-                    parts::image_data(&source.needed_text("media_type")?, &source.needed_text("data")?)
-                }
-                "url" => parts::image(&source.needed_text("url")?),
+            let part = match source.needed_text("type")?.as_ref() {
+                "base64" => Part::image_data(source.needed_body("media_type")?, source.needed_body("data")?),
+                "url" => Part::image(source.needed_body("url")?, None),
                 other => {
-                    lost.add(&source.place_of(other));
+                    source.lose(other, lost);
                     return Ok(None);
                 }
             };
@@ -198,12 +195,13 @@ fn read_content(mut block: Fields, lost: &mut Lost) -> Result<Option<Value>, Req
             part
         }
         "document" if is_plain_text(&block) => {
-            let mut source = block.object("source")?.unwrap_or(Fields::of_request(Map::new()));
-            let text = source.needed_text("data")?;
-            parts::text(&text)
+            let Some(mut source) = block.object("source")? else {
+                return Err(block.wrong("source", "an object"));
+            };
+            Part::text(source.needed_body("data")?)
         }
         other => {
-            block.lost_as(other, lost);
+            block.lose(other, lost);
             return Ok(None);
         }
     };
@@ -212,45 +210,49 @@ fn read_content(mut block: Fields, lost: &mut Lost) -> Result<Option<Value>, Req
 }
 
 /// Whether a document is a text as it is.
-fn is_plain_text(block: &Fields) -> bool {
-    block
-        .peek("source")
-        .is_some_and(|source| source.get("type").and_then(Value::as_str) == Some("text"))
+fn is_plain_text(block: &Fields<'_>) -> bool {
+    let source = block.peek("source");
+    source
+        .and_then(|source| text_member(source, "type"))
+        .is_some_and(|kind| kind == "text")
 }
 
-fn read_assistant_block(
-    mut block: Fields,
-    conversation: &mut Conversation,
+/// A member of an object that is a string.
+fn text_member<'a>(object: Raw<'a>, name: &str) -> Option<Cow<'a, str>> {
+    let (_, value) = object.members()?.find(|(known, _)| known == name)?;
+    value.text()
+}
+
+fn read_assistant_block<'a>(
+    mut block: Fields<'a>,
+    conversation: &mut Conversation<'a>,
     lost: &mut Lost,
 ) -> Result<(), RequestError> {
     let kind = block.needed_text("type")?;
-    match kind.as_str() {
-        "text" => conversation.says(parts::text(&block.needed_text("text")?)),
+    match kind.as_ref() {
+        "text" => conversation.says(Part::text(block.needed_body("text")?)),
         "thinking" => {
-            let text = block.needed_text("thinking")?;
+            let body = block.needed_body("thinking")?;
             // One of ours says no more than the text does.
             if block
                 .text("signature")?
-                .is_some_and(|given| !given.is_empty() && given != signature(&text))
+                .is_some_and(|given| !given.is_empty() && given != signature(&decode_string(body)))
             {
-                lost.add(&block.place_of("thinking.signature"));
+                block.lose("thinking.signature", lost);
             }
-            conversation.reasons(&text);
+            conversation.reasons(body.into());
         }
         "tool_use" => {
             let (id, name) = (block.needed_text("id")?, block.needed_text("name")?);
-            let input = block.take("input").unwrap_or_else(|| json!({}));
-            conversation.calls(&id, &name, &arguments_text(input));
-            if block
-                .peek("caller")
-                .and_then(|caller| caller.get("type")?.as_str())
-                == Some("direct")
-            {
+            let input = block.take("input").unwrap_or(Raw::new(b"{}"));
+            conversation.calls(&id, &name, &arguments_body(input));
+            let caller = block.peek("caller");
+            if caller.and_then(|caller| text_member(caller, "type")).as_deref() == Some("direct") {
                 block.take("caller");
             }
         }
         other => {
-            block.lost_as(other, lost);
+            block.lose(other, lost);
             return Ok(());
         }
     }
@@ -258,46 +260,50 @@ fn read_assistant_block(
     Ok(())
 }
 
-/// Thinking is what a model does or does not; templates of Qwen and others have a switch.
-fn set_thinking(fields: &mut Fields, chat: &mut ChatRequest, lost: &mut Lost) -> Result<(), RequestError> {
+/// Thinking is what a model does or does not.
+fn set_thinking(
+    fields: &mut Fields<'_>,
+    chat: &mut ChatRequest,
+    lost: &mut Lost,
+) -> Result<(), RequestError> {
     let Some(mut thinking) = fields.object("thinking")? else {
         return Ok(());
     };
     match thinking.text("type")?.as_deref() {
-        Some("disabled") => chat.set("chat_template_kwargs", Some(json!({"enable_thinking": false}))),
+        Some("disabled") => chat.set_no_thinking(),
         Some("enabled" | "adaptive") | None => {}
-        Some(other) => lost.add(&thinking.place_of(other)),
+        Some(other) => thinking.lose(other, lost),
     }
     thinking.end(lost);
     Ok(())
 }
 
-fn set_output(fields: &mut Fields, chat: &mut ChatRequest, lost: &mut Lost) -> Result<(), RequestError> {
+fn set_output(fields: &mut Fields<'_>, chat: &mut ChatRequest, lost: &mut Lost) -> Result<(), RequestError> {
     let mut format = fields.object("output_format")?;
     if let Some(mut output) = fields.object("output_config")? {
-        match output.text("effort")? {
-            Some(effort) if matches!(effort.as_str(), "low" | "medium" | "high") => {
-                chat.set("reasoning_effort", Some(effort));
-            }
-            Some(_) => lost.add(&output.place_of("effort")),
+        let effort = output.take("effort");
+        match effort.and_then(Raw::text).as_deref() {
+            Some("low" | "medium" | "high") => chat.set("reasoning_effort", effort),
+            None if effort.is_some() => return Err(output.wrong("effort", "a string")),
+            Some(_) => output.lose("effort", lost),
             None => {}
         }
         format = output.object("format")?.or(format);
         output.end(lost);
     }
     let Some(mut format) = format else { return Ok(()) };
-    match format.needed_text("type")?.as_str() {
+    match format.needed_text("type")?.as_ref() {
         "json_schema" => {
             let schema = format
                 .take("schema")
                 .ok_or_else(|| format.wrong("schema", "an object"))?;
-            let named = json!({"name": "output", "schema": schema, "strict": true});
-            chat.set(
-                "response_format",
-                Some(json!({"type": "json_schema", "json_schema": named})),
-            );
+            let named =
+                Json::from("{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"output\",\"schema\":")
+                    .raw(schema)
+                    .raw(",\"strict\":true}}");
+            chat.set("response_format", Some(named.into_bytes()));
         }
-        other => lost.add(&format.place_of(other)),
+        other => format.lose(other, lost),
     }
     format.end(lost);
     Ok(())

@@ -211,6 +211,6 @@ fn usage(json: Json, reply: &Reply) -> Json {
         .raw(",\"output_tokens_details\":{\"reasoning_tokens\":")
         .number(counts.reasoning)
         .raw("},\"total_tokens\":")
-        .number(counts.prompt + counts.completion)
+        .number(counts.total())
         .raw("}")
 }

@@ -5,42 +5,7 @@ use dressage_wire::dialect::route;
 
 /// A request with most of what the dialect has, as Gemini CLI asks.
 pub fn rich() -> Value {
-    json!({
-        "systemInstruction": {"role": "user", "parts": [{"text": "You are Gemini."}]},
-        "contents": [
-            {"role": "user", "parts": [
-                {"text": "look"},
-                {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
-                {"inline_data": {"mime_type": "audio/wav", "data": "BBBB"}},
-                {"fileData": {"mimeType": "application/pdf", "fileUri": "https://x/y.pdf"}}]},
-            {"role": "model", "parts": [
-                {"text": "think", "thought": true, "thoughtSignature": "sig"},
-                {"text": "I look."},
-                {"functionCall": {"name": "read", "args": {"path": "a"}}},
-                {"functionCall": {"id": "x1", "name": "read", "args": {"path": "b"}}}]},
-            {"role": "user", "parts": [
-                {"functionResponse": {"name": "read", "response": {"output": "A"}}},
-                {"functionResponse": {"id": "x1", "name": "read", "response": {"output": "B"}}}]},
-            {"role": "user", "parts": [{"text": "go on"}]}
-        ],
-        "tools": [
-            {"functionDeclarations": [
-                {"name": "read", "description": "Reads", "parameters": {"type": "OBJECT", "properties": {
-                    "path": {"type": "STRING", "nullable": true, "maxLength": "10"},
-                    "kinds": {"type": "ARRAY", "items": {"type": "STRING", "enum": ["A"]}, "min_items": "1"}},
-                    "required": ["path"], "propertyOrdering": ["path"]}},
-                {"name": "write", "parametersJsonSchema": {"type": "object", "properties": {"nullable": {"type": "string"}}}}]},
-            {"googleSearch": {}}
-        ],
-        "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
-        "safetySettings": [{"category": "X", "threshold": "Y"}],
-        "generationConfig": {
-            "temperature": 1, "topP": 0.95, "topK": 64.0, "maxOutputTokens": 100, "stopSequences": ["END"], "seed": 7,
-            "presencePenalty": 0.1, "frequencyPenalty": 0.2, "candidateCount": 1,
-            "responseMimeType": "application/json", "responseSchema": {"type": "OBJECT"},
-            "thinkingConfig": {"includeThoughts": true, "thinkingBudget": 8192}
-        }
-    })
+    serde_json::from_str(include_str!("../../rich/generate_content.json")).unwrap()
 }
 
 #[test]

@@ -2,53 +2,7 @@ use super::*;
 
 /// A request with most of what the dialect has.
 pub fn rich() -> Value {
-    json!({
-        "model": "claude-x",
-        "max_tokens": 1000,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": 40,
-        "stop_sequences": ["END"],
-        "stream": true,
-        "metadata": {"user_id": "u"},
-        "system": [
-            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.332; cch=abcde;"},
-            {"type": "text", "text": "You are Claude Code.", "cache_control": {"type": "ephemeral"}},
-            {"type": "text", "text": "Be brief."}
-        ],
-        "thinking": {"type": "adaptive", "display": "updates"},
-        "output_config": {"effort": "medium"},
-        "context_management": {"edits": []},
-        "tools": [
-            {"name": "Bash", "description": "Runs", "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}},
-             "cache_control": {"type": "ephemeral"}},
-            {"type": "web_search_20250305", "name": "web_search"}
-        ],
-        "tool_choice": {"type": "auto", "disable_parallel_tool_use": true},
-        "messages": [
-            {"role": "user", "content": [
-                {"type": "text", "text": "look"},
-                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
-                {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
-            ]},
-            {"role": "assistant", "content": [
-                {"type": "thinking", "thinking": "think", "signature": "theirs"},
-                {"type": "redacted_thinking", "data": "zz"},
-                {"type": "text", "text": "I look."},
-                {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls -l", "n": [1, 2]}},
-                {"type": "tool_use", "id": "toolu_2", "name": "Bash", "input": {}}
-            ]},
-            {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "toolu_1", "content": "a.txt"},
-                {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": true, "content": [
-                    {"type": "text", "text": "no"},
-                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "BBBB"}}
-                ]},
-                {"type": "text", "text": "go on", "cache_control": {"type": "ephemeral"}}
-            ]},
-            {"role": "system", "content": "Mind the time.", "output_config": {"effort": "low"}}
-        ]
-    })
+    serde_json::from_str(include_str!("../../rich/messages.json")).unwrap()
 }
 
 #[test]
@@ -286,7 +240,11 @@ fn bad_requests_say_where_they_are_bad() {
     assert_eq!(with(json!(["x"])), "messages[0] is not an object");
     assert_eq!(with(json!("x")), "messages is not an array");
     assert_eq!(
-        refused("messages", &json!({"stream": "yes"})).to_string(),
+        refused(
+            "messages",
+            &json!({"messages": [{"role": "user", "content": "x"}], "stream": "yes"})
+        )
+        .to_string(),
         "stream is not a boolean"
     );
 }

@@ -2,49 +2,7 @@ use super::*;
 
 /// A request with most of what the dialect has, as Codex asks.
 pub fn rich() -> Value {
-    json!({
-        "model": "gpt-x",
-        "instructions": "You are Codex.",
-        "input": [
-            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Permissions."}]},
-            {"type": "message", "role": "user", "content": [
-                {"type": "input_text", "text": "look"},
-                {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "high"}]},
-            {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "short"}], "encrypted_content": "theirs"},
-            {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "phase": "commentary",
-             "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}]},
-            {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "exec_command", "arguments": "{\"cmd\":\"ls\"}"},
-            {"type": "function_call", "call_id": "call_2", "name": "spawn_agent", "namespace": "multi_agent_v1", "arguments": "{}"},
-            {"type": "custom_tool_call", "call_id": "call_3", "name": "apply_patch", "input": "*** Begin\n"},
-            {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"},
-            {"type": "function_call_output", "call_id": "call_2", "output": [{"type": "input_text", "text": "ok"}]},
-            {"type": "custom_tool_call_output", "call_id": "call_3", "output": "done"},
-            {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
-            {"role": "user", "content": "go on"}
-        ],
-        "tools": [
-            {"type": "function", "name": "exec_command", "description": "Runs", "strict": false,
-             "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}}},
-            {"type": "namespace", "name": "multi_agent_v1", "description": "Agents", "tools": [
-                {"type": "function", "name": "spawn_agent", "parameters": {"type": "object"}},
-                {"type": "function", "name": "exec_command", "parameters": {"type": "object"}}]},
-            {"type": "custom", "name": "apply_patch", "description": "Patches.",
-             "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}},
-            {"type": "web_search"},
-            {"type": "local_shell"}
-        ],
-        "tool_choice": "auto",
-        "parallel_tool_calls": true,
-        "reasoning": {"effort": "high", "summary": "auto"},
-        "text": {"verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}},
-        "store": false,
-        "stream": true,
-        "include": ["reasoning.encrypted_content", "web_search_call.action.sources"],
-        "prompt_cache_key": "thread",
-        "max_output_tokens": 500,
-        "temperature": 0.5,
-        "client_metadata": {"a": "b"}
-    })
+    serde_json::from_str(include_str!("../../rich/responses.json")).unwrap()
 }
 
 #[test]

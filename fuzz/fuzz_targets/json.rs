@@ -1,0 +1,4 @@
+//! Texts that may be JSON.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| dressage_fuzz::fuzzed::json(bytes));

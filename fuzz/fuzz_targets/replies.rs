@@ -1,0 +1,4 @@
+//! Whole replies of endpoints, to agents of every dialect.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| dressage_fuzz::fuzzed::replies(bytes));
