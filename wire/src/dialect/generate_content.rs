@@ -74,6 +74,15 @@ impl Translation for GenerateContent {
         }
     }
 
+    fn handed_back(&self, mut reply: Map<String, Value>) -> Option<Map<String, Value>> {
+        let content = reply
+            .get_mut("candidates")?
+            .get_mut(0)?
+            .get_mut("content")?
+            .take();
+        Some(Map::from_iter([("contents".to_owned(), content)]))
+    }
+
     fn document(&self, reply: &Reply, _: &RequestFacts) -> Vec<u8> {
         document::whole(reply).into_bytes()
     }
