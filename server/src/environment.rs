@@ -1,4 +1,5 @@
-//! Every environment variable that Dressage reads, in one table, and the one place that reads them.
+//! Every environment variable that Dressage reads, in one table, and the one place that reads them; but for those of object
+//! stores, which their client reads.
 //!
 //! Values come from the process's environment, then from a `.env` file in the working directory. A `.env` file is
 //! data of whatever folder one happens to stand in, so it fills in only variables marked for it, never overrides, and
@@ -184,6 +185,47 @@ pub const VARIABLES: &[Variable] = &[
         names::NO_PROXY,
         DotEnv::Ignored,
         "hosts that are reached without a proxy: names, `.suffixes`, addresses, ranges, `*` (also in lower case)",
+    ),
+    variable(
+        "AWS_ACCESS_KEY_ID",
+        DotEnv::Ignored,
+        "key for `s3://`, with AWS_SECRET_ACCESS_KEY; where neither is set, web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN) or what the machine of the service offers",
+    ),
+    variable("AWS_SECRET_ACCESS_KEY", DotEnv::Ignored, "see AWS_ACCESS_KEY_ID"),
+    variable(
+        "AWS_SESSION_TOKEN",
+        DotEnv::Ignored,
+        "token of a key for `s3://` that is for a while",
+    ),
+    variable(
+        "AWS_REGION",
+        DotEnv::Ignored,
+        "region of the bucket of `s3://`; default `us-east-1`",
+    ),
+    variable(
+        "AWS_ENDPOINT_URL",
+        DotEnv::Ignored,
+        "another server than Amazon's for `s3://`, such as a MinIO",
+    ),
+    variable(
+        "AWS_ALLOW_HTTP",
+        DotEnv::Ignored,
+        "`true` lets `s3://` go without TLS",
+    ),
+    variable(
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        DotEnv::Ignored,
+        "file of credentials for `gs://`; also GOOGLE_SERVICE_ACCOUNT, or what the machine of the service offers",
+    ),
+    variable(
+        "AZURE_STORAGE_ACCOUNT_NAME",
+        DotEnv::Ignored,
+        "account for `az://`",
+    ),
+    variable(
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        DotEnv::Ignored,
+        "key of the account for `az://`; also AZURE_STORAGE_SAS_KEY, AZURE_CLIENT_ID with AZURE_CLIENT_SECRET and AZURE_TENANT_ID, or what the machine of the service offers",
     ),
     variable(
         names::OTEL_ENDPOINT,

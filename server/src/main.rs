@@ -54,6 +54,9 @@ mod output;
 /// What is trained, as it is asked for.
 mod selection;
 
+/// Objects in stores.
+mod objects;
+
 /// What a server does.
 mod service;
 

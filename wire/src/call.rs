@@ -313,6 +313,19 @@ pub enum DialectName {
     GenerateContent,
 }
 
+impl DialectName {
+    /// The word used everywhere.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat_completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::GenerateContent => "generate_content",
+        }
+    }
+}
+
 /// A change made to a request because the endpoint refused it as it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]

@@ -20,7 +20,7 @@ pub mod generate_content;
 /// OpenAI chat completions.
 pub mod chat;
 
-use crate::call::{Change, DialectName};
+use crate::call::{CallMeta, Change, DialectName};
 use crate::capture::{
     Captured, Prepared, RequestError, RequestFacts, RequestRules, Shown, StreamEnd, StreamError, StreamForm,
     StreamSeen,
@@ -137,6 +137,22 @@ pub trait Dialect: Send + Sync {
     /// As for [`Dialect::prepare`].
     fn to_be_counted(&self, target: &Target, body: &Bytes) -> Result<Bytes, RequestError>;
 
+    /// A request as the endpoint is asked in chat completions, but for what the tap sets and asks for.
+    ///
+    /// # Errors
+    /// As for [`Dialect::prepare`].
+    fn chat_request(&self, target: &Target, body: &Bytes) -> Result<Bytes, RequestError>;
+
+    /// A whole reply, in the dialect's unary form, as the endpoint gave it in chat completions; of what is beside its
+    /// message only what `meta` and `finish_reason` say. `None` where it has no message.
+    fn chat_reply(
+        &self,
+        request: &Bytes,
+        reply: &Bytes,
+        meta: &CallMeta,
+        finish_reason: Option<&str>,
+    ) -> Option<Bytes>;
+
     /// The list of these models; `None` where OpenAI's list is that of this dialect.
     fn models(&self, models: &[ModelEntry]) -> Option<Bytes>;
 
@@ -174,6 +190,12 @@ pub trait StreamCapture: Send {
 
     /// Appends what tells the agent that its stream has failed, after `finish`.
     fn fail(&mut self, message: &str, out: &mut BytesMut);
+}
+
+/// The dialect of this name; `None` where it is not built in.
+#[must_use]
+pub fn named(name: DialectName) -> Option<&'static dyn Dialect> {
+    DIALECTS.iter().copied().find(|dialect| dialect.name() == name)
 }
 
 /// The dialect that a request asks for a reply of a model, and where it goes.

@@ -22,6 +22,9 @@ pub mod trl;
 /// Conversations for supervised fine-tuning.
 pub mod chat;
 
+/// Documents in Harbor's format.
+pub mod atif;
+
 pub use source::Source;
 pub use table::{Cell, Column, Kind, Row};
 
@@ -42,11 +45,13 @@ pub enum Shape {
     Verl,
     /// A row a conversation: messages and tools.
     Chat,
+    /// A document a conversation, in Harbor's Agent Trajectory Interchange Format.
+    Atif,
 }
 
 impl Shape {
     /// Every shape.
-    pub const ALL: [Self; 4] = [Self::Native, Self::Trl, Self::Verl, Self::Chat];
+    pub const ALL: [Self; 5] = [Self::Native, Self::Trl, Self::Verl, Self::Chat, Self::Atif];
 
     /// The word used everywhere.
     #[must_use]
@@ -56,6 +61,7 @@ impl Shape {
             Self::Trl => "trl",
             Self::Verl => "verl",
             Self::Chat => "chat",
+            Self::Atif => "atif",
         }
     }
 
@@ -67,6 +73,7 @@ impl Shape {
             Self::Trl => trl::SCHEMA,
             Self::Verl => verl::SCHEMA,
             Self::Chat => chat::SCHEMA,
+            Self::Atif => atif::SCHEMA,
         }
     }
 
@@ -78,10 +85,11 @@ impl Shape {
             Self::Trl => trl::SCHEMA_VERSION,
             Self::Verl => verl::SCHEMA_VERSION,
             Self::Chat => chat::SCHEMA_VERSION,
+            Self::Atif => atif::SCHEMA_VERSION,
         }
     }
 
-    /// Its columns. A native row is a document in JSON, and has columns only in Parquet.
+    /// Its columns. A row that is a document in JSON has columns only in Parquet.
     #[must_use]
     pub fn columns(self) -> &'static [Column] {
         match self {
@@ -89,6 +97,7 @@ impl Shape {
             Self::Trl => trl::COLUMNS,
             Self::Verl => verl::COLUMNS,
             Self::Chat => chat::COLUMNS,
+            Self::Atif => atif::COLUMNS,
         }
     }
 }
@@ -112,5 +121,5 @@ impl FromStr for Shape {
 
 /// A word that names no shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("known are native, trl, verl, chat")]
+#[error("known are native, trl, verl, chat, atif")]
 pub struct UnknownShape;

@@ -30,6 +30,9 @@ pub mod capture;
 /// The dialects agents speak to their models: editing requests, reading and stripping replies.
 pub mod dialect;
 
+/// Times as text.
+mod time;
+
 /// What was found out about an endpoint by asking it.
 pub mod probe;
 

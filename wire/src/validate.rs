@@ -12,10 +12,15 @@ mod native;
 /// Rows for trainers.
 mod rows;
 
+/// Documents in Harbor's format.
+mod atif;
+
+pub use atif::atif;
 pub use finding::{Damage, Finding, Findings, Place, Tally};
 pub use native::native;
 pub use rows::{chat, trl, verl};
 
+use crate::export::atif::{ATIF_VERSIONS, Trajectory};
 use crate::export::{Shape, native::Document};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -27,7 +32,24 @@ pub const ROUNDING: f64 = 1e-6;
 #[derive(Deserialize)]
 struct Head {
     schema: Option<String>,
-    schema_version: Option<u32>,
+    schema_version: Option<Version>,
+}
+
+/// That of a schema of ours, or of ATIF.
+#[derive(Deserialize, PartialEq)]
+#[serde(untagged)]
+enum Version {
+    Number(u32),
+    Name(String),
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
 }
 
 /// Checks a line of an export, or a whole native document: JSON that names its schema.
@@ -40,8 +62,17 @@ pub fn line(text: &[u8], findings: &mut Findings) -> Option<Shape> {
             return None;
         }
     };
+    if let (None, Some(Version::Name(version))) = (&head.schema, &head.schema_version)
+        && version.starts_with(ATIF_VERSIONS)
+    {
+        if let Some(document) = read::<Trajectory>(text, findings) {
+            atif(&document, findings);
+        }
+        return Some(Shape::Atif);
+    }
     let named = Shape::ALL
         .into_iter()
+        .filter(|shape| *shape != Shape::Atif)
         .find(|shape| head.schema.as_deref() == Some(shape.schema()));
     let Some(shape) = named else {
         let schema = head.schema.unwrap_or_default();
@@ -52,7 +83,7 @@ pub fn line(text: &[u8], findings: &mut Findings) -> Option<Shape> {
         );
         return None;
     };
-    if head.schema_version != Some(shape.schema_version()) {
+    if head.schema_version != Some(Version::Number(shape.schema_version())) {
         let found = head
             .schema_version
             .map_or("none".to_owned(), |version| version.to_string());
@@ -85,6 +116,8 @@ pub fn line(text: &[u8], findings: &mut Findings) -> Option<Shape> {
                 chat(&row, findings);
             }
         }
+        // It names no schema, and was read above.
+        Shape::Atif => {}
     }
     Some(shape)
 }

@@ -9,7 +9,7 @@ use crate::render::thousands;
 use crate::selection::SelectionArguments;
 use crate::terminal::Terminal;
 use crate::workspace::{Context, store_failure};
-use destination::{Destination, Writer};
+use destination::{Destination, Opened, Writer};
 use dressage_store::{Export, ExportCounts, ExportFilter, Format, RowWriter, Store, StoreError, Wanted};
 use dressage_wire::export::Shape;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,12 +20,16 @@ use std::time::Duration;
 /// How often progress is looked at.
 const TICK: Duration = Duration::from_millis(200);
 
+/// The longest that an interrupted export takes to leave nothing in a store.
+const ABANDON: Duration = Duration::from_secs(20);
+
 /// What it takes.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Rollouts, by id or the beginning of it; `last` for the latest. All that are finished if none is named.
     ids: Vec<String>,
-    /// What a row is: native (a rollout, nothing lost), trl (a rollout), verl (a sequence), chat (a conversation).
+    /// What a row is: native (a rollout, nothing lost), trl (a rollout), verl (a sequence), chat (a conversation),
+    /// atif (a conversation, in Harbor's format).
     #[arg(long, value_name = "SHAPE", default_value_t)]
     shape: Shape,
     /// How rows are written: jsonl or parquet. By default as the name of the output says, else jsonl.
@@ -34,9 +38,9 @@ pub struct Arguments {
     /// Only rollouts that pass, such as `reward>=0.5 agent=opencode -flag=truncated`; docs/export.md has all keys.
     #[arg(long, value_name = "TERMS", default_value = "")]
     filter: ExportFilter,
-    /// A file, or a folder (with a slash behind its name, where it is not there yet). Standard output if unset. A name
-    /// that ends in .zst is compressed.
-    #[arg(short, long, value_name = "PATH")]
+    /// A file, a folder (with a slash behind its name, where it is not there yet), or an object in a store: s3://, gs://,
+    /// az://, with keys from the environment. Standard output if unset. A name that ends in .zst is compressed.
+    #[arg(short, long, visible_alias = "to", value_name = "PATH")]
     output: Option<String>,
     /// What is trained.
     #[command(flatten)]
@@ -68,7 +72,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         selection: (&arguments.selection).into(),
     };
     let counts = Arc::new(ExportCounts::default());
-    let writer = destination.open().await?;
+    let Opened { writer, pending } = destination.open().await?;
     let written = writer.written.clone();
     let rows = RowWriter::new(
         writer,
@@ -80,22 +84,37 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let bar = bar(&context.terminal);
     let exporting = store.export(export, rows, counts.clone());
     tokio::pin!(exporting);
-    let writer = loop {
+    let done = loop {
         tokio::select! {
             // What was written so far is dropped, and with it the file that is not whole.
-            _ = tokio::signal::ctrl_c() => return Ok(Exit::Interrupted),
-            done = &mut exporting => break done,
+            _ = tokio::signal::ctrl_c() => break None,
+            done = &mut exporting => break Some(done),
             () = tokio::time::sleep(TICK) => bar.set_message(progress(&counts, written.load(Ordering::Relaxed))),
         }
     };
     bar.finish_and_clear();
-    let writer: Writer = writer.map_err(|error| match error {
-        StoreError::Export { source, .. } | StoreError::ExportEnd(source) => destination.failure(&source),
-        error => store_failure(&error),
-    })?;
+    let writer: Writer = match done {
+        Some(Ok(writer)) => writer,
+        Some(Err(error)) => {
+            let failure = match &error {
+                StoreError::Export { source, .. } | StoreError::ExportEnd(source) => {
+                    destination.failure(source)
+                }
+                error => store_failure(error),
+            };
+            return Err(destination.abandon(pending).await.unwrap_or(failure));
+        }
+        None => {
+            let abandoned = tokio::time::timeout(ABANDON, destination.abandon(pending)).await;
+            if let Ok(Some(failure)) = abandoned {
+                context.terminal.note(failure.render());
+            }
+            return Ok(Exit::Interrupted);
+        }
+    };
     store.close().await;
     let bytes = written.load(Ordering::Relaxed);
-    destination.keep(writer).await?;
+    destination.keep(writer, pending).await?;
     let (rollouts, without_rows, rows) = counts.written();
     if destination.is_named() {
         let mut line = format!(

@@ -12,7 +12,8 @@ use dressage_wire::validate::{Findings, line};
 /// What it takes.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Files of native rows, as `export` writes them: lines of JSON, also compressed, or Parquet. `-` is standard input.
+    /// Files of native rows, as `export` writes them: lines of JSON, also compressed, or Parquet; also in
+    /// stores, as s3://. `-` is standard input.
     #[arg(required = true)]
     files: Vec<String>,
 }

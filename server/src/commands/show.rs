@@ -309,10 +309,53 @@ fn call_lines(calls: &[ShownCall]) -> Vec<String> {
             ));
         }
     }
+    lines.extend(untranslated_lines(calls));
     lines
 }
 
-/// A change that the endpoint asked for, in words.
+/// What was not carried over to the endpoint's dialect: agents say the same in each call, so that it is said once.
+fn untranslated_lines(calls: &[ShownCall]) -> Vec<String> {
+    let mut said: Vec<(&[String], Vec<u32>)> = Vec::new();
+    for ShownCall { meta, .. } in calls {
+        if meta.untranslated.is_empty() {
+            continue;
+        }
+        match said.iter_mut().find(|(names, _)| *names == meta.untranslated) {
+            Some((_, of)) => of.push(meta.index),
+            None => said.push((&meta.untranslated, vec![meta.index])),
+        }
+    }
+    let line = |(names, of): (&[String], Vec<u32>)| {
+        let of = match of.as_slice() {
+            [only] => format!("call {only}"),
+            more => format!("calls {}", ranges(more)),
+        };
+        let text = format!("not carried over to chat completions: {}", names.join(", "));
+        format!(
+            "    {}: {}",
+            one_line(&of, 120),
+            styled(FAINT, one_line(&text, 600))
+        )
+    };
+    said.into_iter().map(line).collect()
+}
+
+/// Numbers in order, as `0-3, 5`.
+fn ranges(numbers: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*number) => *last = *number,
+            _ => ranges.push((*number, *number)),
+        }
+    }
+    let text = |(first, last): (u32, u32)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    };
+    ranges.into_iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
 /// What was changed in a request, for people to read.
 pub(super) fn changed(change: &dressage_wire::call::Change) -> String {
     use dressage_wire::call::Change;
@@ -413,6 +456,12 @@ fn size(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_in_order_are_ranges() {
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
+        assert_eq!(ranges(&[3]), "3");
+    }
 
     #[test]
     fn a_break_is_explained() {

@@ -3,6 +3,7 @@
 use super::export::{bar, counted};
 use crate::error::Failure;
 use crate::exit::Exit;
+use crate::objects::ObjectPlace;
 use crate::render::thousands;
 use crate::terminal::{BAD, one_line, styled};
 use crate::workspace::{Context, store_failure};
@@ -24,8 +25,8 @@ const PAGE: u32 = 500;
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Rollouts, by id or the beginning of it (`last` for the latest), and files: exports of any shape, as lines of JSON,
-    /// also compressed, or Parquet, or the trajectory file of a rollout. `-` is standard input. All rollouts that were
-    /// begun if none is named.
+    /// also compressed, or Parquet, or the trajectory file of a rollout; also in stores, as s3://. `-` is standard input.
+    /// All rollouts that were begun if none is named.
     targets: Vec<String>,
     /// Write a JSON object a finding, and one that sums up.
     #[arg(long)]
@@ -79,7 +80,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let (files, ids): (Vec<&String>, Vec<&String>) = arguments
         .targets
         .iter()
-        .partition(|target| *target == "-" || Path::new(target).exists());
+        .partition(|target| *target == "-" || ObjectPlace::is_url(target) || Path::new(target).exists());
     if !ids.is_empty() || files.is_empty() {
         stored(&ids, context, &mut report).await?;
     }
@@ -237,7 +238,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Begins to read a file, or standard input for `-`.
+    /// Begins to read a file, an object in a store, or standard input for `-`.
     #[must_use]
     pub fn start(name: &str) -> Self {
         let (sender, lines) = mpsc::channel(2);
@@ -280,7 +281,12 @@ fn read(name: &str, mut each: impl FnMut(u64, &[u8]) -> bool) -> Result<(), Fail
     if name == "-" {
         return read_lines(io::stdin().lock(), &mut each).map_err(|error| failed(&error));
     }
-    let mut file = File::open(name).map_err(|error| failed(&error))?;
+    let mut file = if ObjectPlace::is_url(name) {
+        // This is a thread that may wait.
+        tokio::runtime::Handle::current().block_on(async { ObjectPlace::of(name)?.fetch().await })?
+    } else {
+        File::open(name).map_err(|error| failed(&error))?
+    };
     let mut magic = [0; 4];
     let length = read_up_to(&mut file, &mut magic).map_err(|error| failed(&error))?;
     let begin = magic.get(..length).unwrap_or_default().to_vec();

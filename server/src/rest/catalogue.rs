@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
     get, path = "/api/v1/version", tag = "operating", operation_id = "get_version",
     responses((status = 200, description = "Name and versions.", body = Object, example = json!({
         "name": "dressage", "version": "0.1.0", "api": "v1",
-        "schemas": {"native": 2, "trl": 1, "verl": 1, "chat": 1, "training": 1},
+        "schemas": {"native": 2, "trl": 1, "verl": 1, "chat": 1, "atif": 1, "training": 1},
     })))
 )]
 pub async fn version() -> Json<Value> {

@@ -22,7 +22,7 @@ const KEYS: &[&str] = &["shape", "filter", "ids"];
 #[utoipa::path(
     get, path = "/api/v1/export", tag = "records", operation_id = "export",
     params(
-        ("shape" = Option<String>, Query, description = "what a row is: `native` (default), `trl`, `verl`, `chat`"),
+        ("shape" = Option<String>, Query, description = "what a row is: `native` (default), `trl`, `verl`, `chat`, `atif`"),
         ("filter" = Option<String>, Query, description = "terms such as `reward>=0.5 agent=opencode -flag=truncated`"),
         ("ids" = Option<String>, Query, description = "ids of rollouts, with commas; all that are finished if unset"),
         ("train" = Option<String>, Query, description = "what is trained, with commas: `agent` (default), `subagent`, `title`, `summary`"),

@@ -49,7 +49,7 @@ pub struct Call {
     pub broken: Option<PrefixBreak>,
     /// What made it differ.
     pub explanation: Option<Explanation>,
-    /// Everything else that is known of it.
+    /// Everything else that is known of it, such as `untranslated`: what of the request could not be carried over.
     pub meta: CallMeta,
 }
 

@@ -193,7 +193,7 @@ fn what_cannot_be_exported_is_told_and_leaves_nothing() {
     for (arguments, part) in [
         (
             &["export", "--shape", "atari"][..],
-            "known are native, trl, verl, chat",
+            "known are native, trl, verl, chat, atif",
         ),
         (&["export", "--filter", "reward>high"], "`high` is not a number"),
         (&["export", "--train", "foreign"], "`foreign` is not trained"),

@@ -48,7 +48,7 @@ mod answer;
 mod shape;
 
 use super::{Asked, Dialect, ModelEntry, SideRoute, StreamCapture, Target};
-use crate::call::{CallEnd, Change, DialectName};
+use crate::call::{CallEnd, CallMeta, Change, DialectName};
 use crate::capture::{
     Captured, Prepared, RequestError, RequestFacts, RequestRules, Shown, StreamForm, refusal,
 };
@@ -156,6 +156,14 @@ impl Dialect for ChatCompletions {
 
     fn to_be_counted(&self, _: &Target, body: &Bytes) -> Result<Bytes, RequestError> {
         Ok(body.clone())
+    }
+
+    fn chat_request(&self, _: &Target, body: &Bytes) -> Result<Bytes, RequestError> {
+        Ok(body.clone())
+    }
+
+    fn chat_reply(&self, _: &Bytes, reply: &Bytes, _: &CallMeta, _: Option<&str>) -> Option<Bytes> {
+        Some(reply.clone())
     }
 
     fn models(&self, _: &[ModelEntry]) -> Option<Bytes> {

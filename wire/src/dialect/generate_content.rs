@@ -36,6 +36,7 @@ use crate::call::DialectName;
 use crate::capture::{RequestError, RequestFacts};
 use crate::trajectory::BodyShape;
 use crate::translate::{ChatRequest, Fields, Lost, Reply, Translated, Translation, Writer};
+use serde_json::{Map, Value};
 
 /// Google generateContent.
 pub static DIALECT: Translated = Translated(&GenerateContent);
@@ -70,6 +71,15 @@ impl Translation for GenerateContent {
 
     fn counted_request<'b>(&self, mut fields: Fields<'b>) -> Result<Fields<'b>, RequestError> {
         Ok(fields.object("generateContentRequest")?.unwrap_or(fields))
+    }
+
+    fn handed_back(&self, mut reply: Map<String, Value>) -> Option<Map<String, Value>> {
+        let content = reply
+            .get_mut("candidates")?
+            .get_mut(0)?
+            .get_mut("content")?
+            .take();
+        Some(Map::from_iter([("contents".to_owned(), content)]))
     }
 
     fn document(&self, reply: &Reply, _: &RequestFacts) -> Vec<u8> {

@@ -27,6 +27,7 @@ use crate::capture::{RequestError, RequestFacts};
 use crate::dialect::chat::UPSTREAM_PATH;
 use crate::trajectory::BodyShape;
 use crate::translate::{ChatRequest, Fields, Lost, Reply, Translated, Translation, Writer};
+use serde_json::{Map, Value, json};
 
 /// Anthropic Messages.
 pub static DIALECT: Translated = Translated(&Messages);
@@ -72,6 +73,12 @@ impl Translation for Messages {
 
     fn request(&self, _: &Target, fields: Fields<'_>, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
         request::translate(fields, lost)
+    }
+
+    fn handed_back(&self, mut reply: Map<String, Value>) -> Option<Map<String, Value>> {
+        let content = reply.shift_remove("content")?;
+        let message = json!({"role": "assistant", "content": content});
+        Some(Map::from_iter([("messages".to_owned(), json!([message]))]))
     }
 
     fn document(&self, reply: &Reply, _: &RequestFacts) -> Vec<u8> {

@@ -34,6 +34,7 @@ use crate::capture::{RequestError, RequestFacts};
 use crate::dialect::chat::UPSTREAM_PATH;
 use crate::trajectory::BodyShape;
 use crate::translate::{ChatRequest, Fields, Lost, Reply, Translated, Translation, Writer};
+use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// OpenAI Responses.
@@ -64,6 +65,11 @@ impl Translation for Responses {
 
     fn request(&self, _: &Target, fields: Fields<'_>, lost: &mut Lost) -> Result<ChatRequest, RequestError> {
         request::translate(fields, lost)
+    }
+
+    fn handed_back(&self, mut reply: Map<String, Value>) -> Option<Map<String, Value>> {
+        let items = reply.shift_remove("output")?;
+        Some(Map::from_iter([("input".to_owned(), items)]))
     }
 
     fn document(&self, reply: &Reply, facts: &RequestFacts) -> Vec<u8> {

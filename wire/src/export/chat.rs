@@ -2,13 +2,13 @@
 //!
 //! It needs no tokens, so rollouts against endpoints that return none have rows too. A conversation ends with a complete
 //! call that no other goes on from; where messages were written anew, as by compaction, what came before is a
-//! conversation of its own. Calls in other dialects than chat completions have no rows.
+//! conversation of its own. Calls in other dialects than chat completions are translated as they were for the endpoint.
 
-use crate::call::{CallEnd, DialectName, Flag, Purpose};
+use crate::call::{CallEnd, Flag, Purpose};
 use crate::export::source::head_columns;
 use crate::export::verl::purpose;
 use crate::export::{Cell, Column, Kind, Row, Shape, Source};
-use crate::trajectory::{CallRecord, Keep};
+use crate::trajectory::{CallRecord, CallView, Keep};
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -28,6 +28,8 @@ pub const COLUMNS: &[Column] = head_columns!(
     "messages" Kind::List(&Kind::Struct(MESSAGE_COLUMNS)),
     "tools" Kind::Text,
     "finish_reason" Kind::Text,
+    "dialect" Kind::Text,
+    "untranslated" Kind::List(&Kind::Text),
 );
 
 const MESSAGE_COLUMNS: &[Column] = &[
@@ -108,19 +110,20 @@ pub struct ChatFunction {
 pub(super) fn rows<'s, 'a>(source: &'s Source<'a>) -> impl Iterator<Item = Row<'a>> + 's {
     let calls = source.records.iter().zip(source.trajectory.calls());
     calls.filter_map(|(record, view)| {
-        let out = |flag: &Flag| match flag {
-            Flag::Superseded | Flag::Abandoned | Flag::Budget | Flag::CaptureIncomplete => true,
-            Flag::Truncated => source.trajectory.selection().truncated == Keep::Drop,
-            _ => false,
-        };
-        let meta = &record.meta;
-        let wanted = source.trajectory.selection().trains(meta.purpose)
-            && meta.end == CallEnd::Complete
-            && meta.dialect == DialectName::ChatCompletions
-            && !view.flags.iter().any(out)
-            && !goes_on(source, record);
+        let wanted = source.trajectory.selection().trains(record.meta.purpose)
+            && ends_conversation(source, record, &view);
         wanted.then(|| row(source, record, &view.flags)).flatten()
     })
+}
+
+/// Whether a call is whole, and no other goes on from it.
+pub(super) fn ends_conversation(source: &Source<'_>, record: &CallRecord, view: &CallView<'_>) -> bool {
+    let out = |flag: &Flag| match flag {
+        Flag::Superseded | Flag::Abandoned | Flag::Budget | Flag::CaptureIncomplete => true,
+        Flag::Truncated => source.trajectory.selection().truncated == Keep::Drop,
+        _ => false,
+    };
+    record.meta.end == CallEnd::Complete && !view.flags.iter().any(out) && !goes_on(source, record)
 }
 
 /// Whether a later call holds the whole conversation to the reply of this one.
@@ -135,8 +138,9 @@ fn goes_on(source: &Source<'_>, record: &CallRecord) -> bool {
 }
 
 fn row<'a>(source: &Source<'a>, record: &CallRecord, flags: &[Flag]) -> Option<Row<'a>> {
-    let request: Value = serde_json::from_slice(&source.request(record)?).ok()?;
-    let reply: Value = serde_json::from_slice(source.response(record)?).ok()?;
+    let (request, reply) = source.in_chat(record);
+    let request: Value = serde_json::from_slice(&request?).ok()?;
+    let reply: Value = serde_json::from_slice(&reply?).ok()?;
     let mut messages: Vec<Cell<'a>> = request.get("messages")?.as_array()?.iter().map(message).collect();
     messages.push(message(reply.pointer("/choices/0/message")?));
     let tools = request.get("tools").filter(|tools| !tools.is_null());
@@ -150,6 +154,8 @@ fn row<'a>(source: &Source<'a>, record: &CallRecord, flags: &[Flag]) -> Option<R
         Cell::List(messages),
         Cell::maybe(tools.map(Value::to_string)),
         Cell::maybe(finish_reason.map(str::to_owned)),
+        Cell::text(record.meta.dialect.name()),
+        Cell::texts(record.meta.untranslated.iter().cloned()),
     ]);
     Some(row)
 }

@@ -1,4 +1,5 @@
 use crate::call::Purpose;
+use crate::dialect::{Target, named};
 use crate::export::{Cell, Column, Kind, Row, Shape};
 use crate::ids::RolloutId;
 use crate::rollout::{RolloutOutcome, RolloutStart, RolloutState};
@@ -32,13 +33,14 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The rows of a shape but `native`, which is a document and has one.
+    /// The rows of a shape; of one that has documents, with these as text.
     pub fn rows(&self, shape: Shape) -> Box<dyn Iterator<Item = Row<'a>> + '_> {
         match shape {
             Shape::Native => Box::new(super::native::row(self).into_iter()),
             Shape::Trl => Box::new(super::trl::row(self).into_iter()),
             Shape::Verl => Box::new(super::verl::rows(self)),
             Shape::Chat => Box::new(super::chat::rows(self)),
+            Shape::Atif => Box::new(super::atif::rows(self).into_iter()),
         }
     }
 
@@ -53,6 +55,14 @@ impl<'a> Source<'a> {
             return Ok(1);
         }
         let mut count = 0;
+        if shape == Shape::Atif {
+            for document in super::atif::documents(self) {
+                serde_json::to_writer(&mut writer, &document.trajectory)?;
+                writer.write_all(b"\n")?;
+                count += 1;
+            }
+            return Ok(count);
+        }
         for row in self.rows(shape) {
             super::table::write_json(&mut writer, shape.columns(), &row)?;
             writer.write_all(b"\n")?;
@@ -87,6 +97,29 @@ impl<'a> Source<'a> {
     #[must_use]
     pub fn response(&self, record: &CallRecord) -> Option<&'a Bytes> {
         self.contents.get(&record.response?)
+    }
+
+    /// Request and reply of a call in chat completions: as they were sent where that is the agent's dialect, else
+    /// translated as they were for the endpoint. Each is `None` where a part of it is missing, or nothing came.
+    pub(super) fn in_chat(&self, record: &CallRecord) -> (Option<Bytes>, Option<Bytes>) {
+        let (Some(dialect), meta) = (named(record.meta.dialect), &record.meta) else {
+            return (None, None);
+        };
+        let request = self.request(record).map(Bytes::from);
+        let finish_reason = record
+            .completions
+            .first()
+            .and_then(|completion| completion.finish_reason.as_deref());
+        let reply = self.response(record).and_then(|reply| {
+            let request = request.clone().unwrap_or_default();
+            dialect.chat_reply(&request, reply, meta, finish_reason)
+        });
+        let target = Target {
+            model: meta.model.clone(),
+            ..Target::default()
+        };
+        let request = request.and_then(|request| dialect.chat_request(&target, &request).ok());
+        (request, reply)
     }
 
     /// The native document.

@@ -2,10 +2,13 @@
 //! the selected turns that was captured whole, with its prompt, completion, log-probabilities and mask), and
 //! `trace_entries` that of a list with every call of the rollout under the keys of OpenEnv's proxy (TRL before 1.16).
 //!
+//! Requests and replies are in chat completions, which TRL reads, whichever dialect the agent spoke; `metadata` says which
+//! that was, and what could not be carried over.
+//!
 //! Both are JSON text, since what requests and replies hold has no fixed columns. `training_trace` is null where not one
 //! turn was captured in tokens, which a trainer must not take for an empty trace.
 
-use crate::call::{CallEnd, CaptureLevel, Flag, Purpose};
+use crate::call::{CallEnd, CaptureLevel, DialectName, Flag, Purpose};
 use crate::export::source::head_columns;
 use crate::export::{Cell, Column, Kind, Row, Shape, Source};
 use crate::trajectory::{CallRecord, CallView};
@@ -68,9 +71,9 @@ pub struct TrainingTurn {
     pub per_token_logps: Vec<f64>,
     /// Zeros for the prompt, then for each sampled token 1 where it is trained, else 0.
     pub loss_mask: Vec<u8>,
-    /// The request.
+    /// The request, in chat completions.
     pub request: Box<RawValue>,
-    /// The reply.
+    /// The reply, in chat completions.
     pub response: Box<RawValue>,
     /// What else is known of it.
     pub metadata: Metadata,
@@ -103,6 +106,12 @@ pub struct Metadata {
     pub usage_completion_tokens: Option<u64>,
     /// The reward that it has.
     pub reward: Option<f64>,
+    /// The dialect the agent spoke. Request and reply are in chat completions all the same.
+    #[serde(default)]
+    pub dialect: Option<DialectName>,
+    /// What of its request chat completions could not carry, by path.
+    #[serde(default)]
+    pub untranslated: Vec<String>,
     /// Policy version when it was sent.
     pub policy_version_at_dispatch: Option<String>,
     /// Policy version when it ended.
@@ -159,6 +168,8 @@ fn metadata(source: &Source<'_>, record: &CallRecord, view: &CallView<'_>) -> Me
             .trajectory
             .selection()
             .reward(meta.purpose, source.reward()),
+        dialect: Some(meta.dialect),
+        untranslated: meta.untranslated.clone(),
         policy_version_at_dispatch: meta.policy_version_at_dispatch.clone(),
         policy_version_at_completion: meta.policy_version_at_completion.clone(),
     }
@@ -190,14 +201,15 @@ fn turn(source: &Source<'_>, record: &CallRecord, view: &CallView<'_>) -> Option
         prompt.len() + completion.token_ids.len(),
         u8::from(view.trainable),
     );
+    let (request, reply) = source.in_chat(record);
     Some(TrainingTurn {
         node_id: node(source, record.meta.index),
         prompt_token_ids: prompt,
         completion_token_ids: completion.token_ids.clone(),
         per_token_logps: completion.logprobs.clone(),
         loss_mask,
-        request: raw(source.request(record).as_deref()),
-        response: raw(source.response(record).map(|bytes| &**bytes)),
+        request: raw(request.as_deref()),
+        response: raw(reply.as_deref()),
         metadata: metadata(source, record, view),
     })
 }
@@ -206,6 +218,7 @@ fn turn(source: &Source<'_>, record: &CallRecord, view: &CallView<'_>) -> Option
 fn entry(source: &Source<'_>, position: usize, record: &CallRecord, view: &CallView<'_>) -> Value {
     let meta = &record.meta;
     let completion = record.completions.first();
+    let (request, reply) = source.in_chat(record);
     let succeeded = meta.end == CallEnd::Complete;
     let object = |bytes: Option<&[u8]>| {
         let value = bytes.and_then(|bytes| serde_json::from_slice::<Value>(bytes).ok());
@@ -223,8 +236,8 @@ fn entry(source: &Source<'_>, position: usize, record: &CallRecord, view: &CallV
     mask.resize(prompt.len() + ids.len(), u8::from(view.trainable));
     json!({
         "turn": position + 1,
-        "request": object(source.request(record).as_deref()),
-        "response": object(source.response(record).filter(|_| succeeded).map(|bytes| &**bytes)),
+        "request": object(request.as_deref()),
+        "response": object(reply.filter(|_| succeeded).as_deref()),
         "completion_tokens": completion.map(|completion| completion.tokens.as_slice()).unwrap_or_default(),
         "completion_token_ids": ids,
         "per_token_logps": logprobs,

@@ -1,5 +1,5 @@
 use crate::call::DialectName;
-use crate::dialect::DIALECTS;
+use crate::dialect::named;
 use crate::trajectory::ContentHash;
 
 /// How the bodies of a dialect are taken apart, and what of a message tells it from others.
@@ -29,8 +29,5 @@ static WHOLE: BodyShape = BodyShape {
 
 /// The shape of a dialect's bodies. Those of a dialect that is not in the registry are kept whole.
 pub(crate) fn of(dialect: DialectName) -> &'static BodyShape {
-    DIALECTS
-        .iter()
-        .find(|entry| entry.name() == dialect)
-        .map_or(&WHOLE, |entry| entry.shape())
+    named(dialect).map_or(&WHOLE, |entry| entry.shape())
 }

@@ -1,7 +1,7 @@
 use super::flow::{Flow, Writer};
 use super::reply::Reply;
 use super::{Fields, Lost};
-use crate::call::{CallEnd, Change, DialectName, Flag};
+use crate::call::{CallEnd, CallMeta, Change, DialectName, Flag};
 use crate::capture::{
     Captured, Prepared, RequestError, RequestFacts, RequestRules, Shown, StreamEnd, StreamError, StreamForm,
     StreamSeen, WayBack,
@@ -12,6 +12,7 @@ use crate::scan::canonical;
 use crate::sse::Splitter;
 use crate::trajectory::BodyShape;
 use bytes::{Bytes, BytesMut};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
@@ -49,6 +50,9 @@ pub(crate) trait Translation: Send + Sync {
     fn counted_request<'b>(&self, fields: Fields<'b>) -> Result<Fields<'b>, RequestError> {
         Ok(fields)
     }
+
+    /// A reply of this dialect as the conversation of a request, as an agent hands it back; `None` where it is none.
+    fn handed_back(&self, reply: Map<String, Value>) -> Option<Map<String, Value>>;
 
     /// The reply as one document.
     fn document(&self, reply: &Reply, facts: &RequestFacts) -> Vec<u8>;
@@ -268,6 +272,44 @@ impl Dialect for Translated {
         Ok(self.0.request(target, fields, &mut Lost::default())?.body())
     }
 
+    fn chat_request(&self, target: &Target, body: &Bytes) -> Result<Bytes, RequestError> {
+        let fields = Fields::of_request(body)?;
+        Ok(self.0.request(target, fields, &mut Lost::default())?.body())
+    }
+
+    fn chat_reply(
+        &self,
+        request: &Bytes,
+        reply: &Bytes,
+        meta: &CallMeta,
+        finish_reason: Option<&str>,
+    ) -> Option<Bytes> {
+        let mut handed_back = self.0.handed_back(serde_json::from_slice(reply).ok()?)?;
+        // The tools say under which names calls of them are known.
+        let mut request: Map<String, Value> = serde_json::from_slice(request).ok()?;
+        if let Some(tools) = request.shift_remove(self.0.shape().tools) {
+            handed_back.insert(self.0.shape().tools.to_owned(), tools);
+        }
+        let handed_back = Bytes::from(Value::Object(handed_back).to_string());
+        let chat = self.chat_request(&Target::default(), &handed_back).ok()?;
+        let mut chat: Map<String, Value> = serde_json::from_slice(&chat).ok()?;
+        let message = as_one(chat.shift_remove("messages")?)?;
+        let usage = meta.usage.map(|usage| {
+            json!({
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.prompt_tokens.saturating_add(usage.completion_tokens),
+            })
+        });
+        let document = json!({
+            "object": "chat.completion",
+            "model": meta.model,
+            "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
+            "usage": usage,
+        });
+        Some(document.to_string().into())
+    }
+
     fn models(&self, models: &[ModelEntry]) -> Option<Bytes> {
         self.0.models(models).map(Into::into)
     }
@@ -279,6 +321,33 @@ impl Dialect for Translated {
     fn shape(&self) -> &'static BodyShape {
         self.0.shape()
     }
+}
+
+/// What the assistant said as one message, which it was in chat completions: handed back, what follows a call of a tool
+/// begins another.
+fn as_one(messages: Value) -> Option<Value> {
+    let Value::Array(messages) = messages else {
+        return None;
+    };
+    let mut one: Option<Map<String, Value>> = None;
+    for message in messages {
+        let Value::Object(more) = message else { continue };
+        let Some(one) = &mut one else {
+            one = Some(more);
+            continue;
+        };
+        for (name, value) in more {
+            match (one.get_mut(&name), value) {
+                (Some(Value::String(text)), Value::String(more)) if name != "role" => text.push_str(&more),
+                (Some(Value::Array(items)), Value::Array(more)) => items.extend(more),
+                (None | Some(Value::Null), value) => {
+                    one.insert(name, value);
+                }
+                _ => {}
+            }
+        }
+    }
+    one.map(Value::Object)
 }
 
 /// A streamed reply: captured as a chat completion, and what the agent would get of that, translated.

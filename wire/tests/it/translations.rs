@@ -1,5 +1,6 @@
 //! Requests of the translated dialects as chat completions, and what only one dialect has.
 
+mod exports;
 mod generate_content;
 mod messages;
 mod responses;

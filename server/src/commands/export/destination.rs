@@ -1,7 +1,9 @@
-//! A file is written under another name in its folder, and gets its own when it is whole.
+//! A file is written under another name in its folder, and gets its own when it is whole; an object in a store is there when
+//! it is whole.
 
 use crate::error::Failure;
 use crate::exit::Exit;
+use crate::objects::{ObjectPlace, ObjectWriter, Upload};
 use dressage_store::{Compression, Format};
 use dressage_wire::export::Shape;
 use std::fs::Permissions;
@@ -28,7 +30,21 @@ pub struct Destination {
 enum Place {
     Standard,
     File(PathBuf),
+    Object(ObjectPlace),
 }
+
+/// What is being written, and what gives it its name.
+#[derive(Debug)]
+pub struct Opened {
+    /// Takes the rows.
+    pub writer: Writer,
+    /// Keeps them, or not.
+    pub pending: Pending,
+}
+
+/// Something that is not whole yet.
+#[derive(Debug)]
+pub struct Pending(Option<Upload>);
 
 impl Destination {
     /// Reads what was asked for.
@@ -49,29 +65,34 @@ impl Destination {
                 place: Place::Standard,
             });
         };
-        if let Some((scheme, rest)) = output.split_once("://") {
-            return match scheme {
-                "file" => Self::of(Some(rest), shape, format),
-                _ => Err(
-                    Failure::input(format!("`{scheme}` is not a kind of URL that can be written to"))
-                        .hint("known are files and file://"),
-                ),
+        let in_folder = match format.unwrap_or_default() {
+            Format::Jsonl => format!("{shape}.jsonl"),
+            Format::Parquet => format!("{shape}.parquet"),
+        };
+        if ObjectPlace::is_url(output) {
+            let name = match ObjectPlace::is_folder(output) {
+                true => format!("{}/{in_folder}", output.trim_end_matches('/')),
+                false => output.to_owned(),
             };
-        }
-        let mut path = PathBuf::from(output);
-        if output.ends_with('/') || path.is_dir() {
-            path.push(match format.unwrap_or_default() {
-                Format::Jsonl => format!("{shape}.jsonl"),
-                Format::Parquet => format!("{shape}.parquet"),
+            // What is wrong with the place is told before what is wrong with the name.
+            let place = ObjectPlace::of(&name)?;
+            let (format, compression) = way(Path::new(&name), format)?;
+            return Ok(Self {
+                name,
+                format,
+                compression,
+                place: Place::Object(place),
             });
         }
-        let (by_name, compression) = by_name(&path);
-        if compression == Compression::Zstd && format == Some(Format::Parquet) {
-            return Err(Failure::input("Parquet is compressed in itself").hint("leave .zst off the name"));
+        let output = output.strip_prefix("file://").unwrap_or(output);
+        let mut path = PathBuf::from(output);
+        if output.ends_with('/') || path.is_dir() {
+            path.push(in_folder);
         }
+        let (format, compression) = way(&path, format)?;
         Ok(Self {
             name: path.display().to_string(),
-            format: format.or(by_name).unwrap_or_default(),
+            format,
             compression,
             place: Place::File(path),
         })
@@ -80,30 +101,48 @@ impl Destination {
     /// Whether it has a name of its own.
     #[must_use]
     pub fn is_named(&self) -> bool {
-        matches!(self.place, Place::File(_))
+        !matches!(self.place, Place::Standard)
     }
 
     /// Opens it.
     ///
     /// # Errors
-    /// A folder that cannot be made, or a file that cannot be written.
-    pub async fn open(&self) -> Result<Writer, Failure> {
-        let to = match &self.place {
-            Place::Standard => To::Standard(io::stdout()),
-            Place::File(path) => To::File(file_beside(path).map_err(|error| self.failure(&error))?),
+    /// A folder that cannot be made, or a file or object that cannot be written.
+    pub async fn open(&self) -> Result<Opened, Failure> {
+        let (to, upload) = match &self.place {
+            Place::Standard => (To::Standard(io::stdout()), None),
+            Place::File(path) => {
+                let file = file_beside(path).map_err(|error| self.failure(&error))?;
+                (To::File(file), None)
+            }
+            Place::Object(place) => {
+                let (writer, upload) = Upload::begin(place).await?;
+                (To::Object(writer), Some(upload))
+            }
         };
-        Ok(Writer {
+        let writer = Writer {
             to,
             written: Arc::default(),
+        };
+        Ok(Opened {
+            writer,
+            pending: Pending(upload),
         })
     }
 
     /// Gives what is whole its name.
     ///
     /// # Errors
-    /// A file that cannot be given it.
-    pub async fn keep(&self, writer: Writer) -> Result<(), Failure> {
+    /// A file that cannot be given it, or an object that cannot be written to its end.
+    pub async fn keep(&self, writer: Writer, pending: Pending) -> Result<(), Failure> {
         match (writer.to, &self.place) {
+            (To::Object(writer), Place::Object(place)) => match pending.0 {
+                Some(upload) => upload
+                    .keep(writer)
+                    .await
+                    .map_err(|error| place.write_failure(&error)),
+                None => Ok(()),
+            },
             (To::File(file), Place::File(path)) => {
                 let kept = file
                     .as_file()
@@ -112,6 +151,15 @@ impl Destination {
                 kept.map(drop).map_err(|error| self.failure(&error))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Leaves nothing of what was written. Gives the failure that it came by itself to, if it did.
+    pub async fn abandon(&self, pending: Pending) -> Option<Failure> {
+        let error = pending.0?.abandon().await?;
+        match &self.place {
+            Place::Object(place) => Some(place.write_failure(&error)),
+            Place::Standard | Place::File(_) => None,
         }
     }
 
@@ -124,6 +172,15 @@ impl Destination {
         )
         .cause(error.to_string())
     }
+}
+
+/// How it is written, as it was asked for and as the name says.
+fn way(path: &Path, format: Option<Format>) -> Result<(Format, Compression), Failure> {
+    let (by_name, compression) = by_name(path);
+    if compression == Compression::Zstd && format == Some(Format::Parquet) {
+        return Err(Failure::input("Parquet is compressed in itself").hint("leave .zst off the name"));
+    }
+    Ok((format.or(by_name).unwrap_or_default(), compression))
 }
 
 fn by_name(path: &Path) -> (Option<Format>, Compression) {
@@ -169,6 +226,8 @@ enum To {
     Standard(io::Stdout),
     /// Removed where it is dropped before it has its name.
     File(NamedTempFile),
+    /// Abandoned where its upload is dropped before it is kept.
+    Object(ObjectWriter),
 }
 
 impl Write for Writer {
@@ -176,6 +235,7 @@ impl Write for Writer {
         let count = match &mut self.to {
             To::Standard(out) => out.write(bytes)?,
             To::File(file) => file.write(bytes)?,
+            To::Object(object) => object.write(bytes)?,
         };
         self.written.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
@@ -185,6 +245,7 @@ impl Write for Writer {
         match &mut self.to {
             To::Standard(out) => out.flush(),
             To::File(file) => file.flush(),
+            To::Object(object) => object.flush(),
         }
     }
 }
@@ -218,6 +279,17 @@ mod tests {
             of("file:///x/b.parquet", None),
             ("/x/b.parquet".into(), Format::Parquet, plain)
         );
+        for (url, name, format) in [
+            ("s3://bucket", "s3://bucket/verl.jsonl", Format::Jsonl),
+            ("s3://bucket/a/", "s3://bucket/a/verl.jsonl", Format::Jsonl),
+            (
+                "s3://bucket/a/b.parquet",
+                "s3://bucket/a/b.parquet",
+                Format::Parquet,
+            ),
+        ] {
+            assert_eq!(of(url, None), (name.into(), format, plain));
+        }
         assert!(Destination::of(Some("gopher://x/y"), Shape::Verl, None).is_err());
     }
 }
