@@ -61,3 +61,12 @@ def test_pages_and_events_are_iterated(fake: FakeServer) -> None:
             return ids, [told.sequence async for told in client.events("r1")]
 
     assert run(work()) == (["r2", "r1"], [0, 1, 2, 3, 4])
+
+
+def test_an_export_is_read_row_by_row(fake: FakeServer) -> None:
+    fake.on("GET", "/api/v1/export", httpx.Response(200, content=b'{"leaf": 1}\n{"leaf": 2}\n'))
+
+    async def work() -> list[dict[str, Any]]:
+        return [row async for row in fake.async_client().export("chat")]
+
+    assert asyncio.run(work()) == [{"leaf": 1}, {"leaf": 2}]

@@ -360,3 +360,11 @@ def test_data_is_where_the_program_has_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert control_token.data_dir() == Path("/home/a/.local/share/dressage")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert control_token.data_dir() == Path("/data/dressage")
+
+
+def test_an_export_is_read_row_by_row(fake: FakeServer) -> None:
+    fake.on("GET", f"{api.PREFIX}/export", httpx.Response(200, content=b'{"leaf": 1}\n{"leaf": 2}\n'))
+    rows = fake.client().export("verl", where="reward>=0.5", ids=["a", "b"], truncated="drop")
+    assert list(rows) == [{"leaf": 1}, {"leaf": 2}]
+    (request,) = fake.requests
+    assert dict(request.url.params) == {"shape": "verl", "filter": "reward>=0.5", "ids": "a,b", "truncated": "drop"}

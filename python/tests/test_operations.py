@@ -28,6 +28,7 @@ METHODS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "list_calls": ("calls", ("{id}",)),
     "get_call": ("call", ("{id}", INDEX)),
     "get_trajectory": ("trajectory", ("{id}",)),
+    "export": ("export", ()),
     "get_logs": ("logs", ("{id}",)),
     "read_file": ("read_file", ("{id}", "{path}")),
     "write_file": ("write_file", ("{id}", "{path}", b"")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -167,6 +167,35 @@ class AsyncClient:
         """Its calls as they are stored: what each adds to those before it."""
         return await self._send(api.native_trajectory(rollout))
 
+    async def export(
+        self,
+        shape: str = "native",
+        *,
+        where: str = "",
+        ids: Iterable[str] = (),
+        train: Iterable[str] = (),
+        truncated: str = "",
+        subagent_reward: str = "",
+        top_logprobs: str = "",
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Rows of a shape (`native`, `trl`, `verl`, `chat`, `atif`), as they come.
+
+        `where` holds terms such as `reward>=0.5 agent=opencode -flag=truncated`; the rest says what is trained. Where
+        the server fails on the way, `ConnectionFailedError` is raised.
+        """
+        arguments = api.export(
+            shape=shape,
+            where=where,
+            ids=ids,
+            train=train,
+            truncated=truncated,
+            subagent_reward=subagent_reward,
+            top_logprobs=top_logprobs,
+        )
+        async with self._stream("an export", arguments) as response:
+            async for line in response.aiter_lines():
+                yield api.row(line)
+
     async def logs(self, rollout: str) -> models.Logs:
         """The ends of what its programs wrote."""
         return await self._send(api.logs(rollout))
@@ -286,7 +315,7 @@ class AsyncClient:
         while True:
             failure: errors.DressageError | None = None
             try:
-                async with self._stream(follow) as response:
+                async with self._stream("following events", follow.arguments()) as response:
                     async for piece in response.aiter_raw():
                         for event in follow.feed(piece):
                             yield event
@@ -301,9 +330,9 @@ class AsyncClient:
             await asyncio.sleep(follow.pause_s(failure))
 
     @asynccontextmanager
-    async def _stream(self, follow: Follow) -> AsyncIterator[httpx.Response]:
-        with api.translated("following events"):
-            async with self._http.stream(**follow.arguments()) as response:
+    async def _stream(self, what: str, arguments: dict[str, Any]) -> AsyncIterator[httpx.Response]:
+        with api.translated(what):
+            async with self._http.stream(**arguments) as response:
                 if not response.is_success:
                     await response.aread()
                     api.check(response)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -154,6 +154,35 @@ def native_trajectory(rollout: str) -> Request[dict[str, Any]]:
     adapter = TypeAdapter(dict[str, Any])
     path = rollout_path(rollout, "trajectory")
     return Request("GET", path, lambda response: parsed(adapter.validate_json, response.content))
+
+
+def export(
+    *,
+    shape: str,
+    where: str,
+    ids: Iterable[str],
+    train: Iterable[str],
+    truncated: str,
+    subagent_reward: str,
+    top_logprobs: str,
+) -> dict[str, Any]:
+    """Arguments of `httpx.Client.stream` for `GET /export`; what is empty is left to the server."""
+    asked = {
+        "shape": shape,
+        "filter": where,
+        "ids": ",".join(ids),
+        "train": ",".join(train),
+        "truncated": truncated,
+        "subagent_reward": subagent_reward,
+        "top_logprobs": top_logprobs,
+    }
+    params = {name: value for name, value in asked.items() if value}
+    return {"method": "GET", "url": f"{PREFIX}/export", "params": params}
+
+
+def row(line: str) -> dict[str, Any]:
+    """A line of an export."""
+    return parsed(TypeAdapter(dict[str, Any]).validate_json, line.encode())
 
 
 def logs(rollout: str) -> Request[models.Logs]:

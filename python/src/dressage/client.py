@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -212,6 +212,35 @@ class Client:
         """Its calls as they are stored: what each adds to those before it."""
         return self._send(api.native_trajectory(rollout))
 
+    def export(
+        self,
+        shape: str = "native",
+        *,
+        where: str = "",
+        ids: Iterable[str] = (),
+        train: Iterable[str] = (),
+        truncated: str = "",
+        subagent_reward: str = "",
+        top_logprobs: str = "",
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of a shape (`native`, `trl`, `verl`, `chat`, `atif`), as they come.
+
+        `where` holds terms such as `reward>=0.5 agent=opencode -flag=truncated`; the rest says what is trained. Where
+        the server fails on the way, `ConnectionFailedError` is raised.
+        """
+        arguments = api.export(
+            shape=shape,
+            where=where,
+            ids=ids,
+            train=train,
+            truncated=truncated,
+            subagent_reward=subagent_reward,
+            top_logprobs=top_logprobs,
+        )
+        with self._stream("an export", arguments) as response:
+            for line in response.iter_lines():
+                yield api.row(line)
+
     def logs(self, rollout: str) -> models.Logs:
         """The ends of what its programs wrote."""
         return self._send(api.logs(rollout))
@@ -330,7 +359,7 @@ class Client:
         while True:
             failure: errors.DressageError | None = None
             try:
-                with self._stream(follow) as response:
+                with self._stream("following events", follow.arguments()) as response:
                     for piece in response.iter_raw():
                         yield from follow.feed(piece)
                         if follow.is_over:
@@ -344,10 +373,10 @@ class Client:
             time.sleep(follow.pause_s(failure))
 
     @contextmanager
-    def _stream(self, follow: Follow) -> Iterator[httpx.Response]:
+    def _stream(self, what: str, arguments: dict[str, Any]) -> Iterator[httpx.Response]:
         with (
-            api.translated("following events"),
-            self._http.stream(**follow.arguments()) as response,
+            api.translated(what),
+            self._http.stream(**arguments) as response,
         ):
             if not response.is_success:
                 response.read()
