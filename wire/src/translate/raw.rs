@@ -1,4 +1,4 @@
-use crate::scan::{Reader, decode_string, least_escaped, string_body};
+use crate::scan::{Reader, decode_string, has_doubtful_escape, least_escaped, sound, string_body};
 use std::borrow::Cow;
 
 /// A value of a request, as its text, which was found to be JSON in every detail before.
@@ -69,10 +69,16 @@ impl<'a> Raw<'a> {
         Some(Members { reader, more })
     }
 
-    /// The same without line ends, which in JSON are white space and would end the line of an event.
+    /// The same as agents can read it in an event: without line ends, which in JSON are white space and would end the line,
+    /// and without halves of surrogate pairs, which JSON allows and readers refuse.
     pub(crate) fn in_one_line(self) -> Cow<'a, [u8]> {
-        if memchr::memchr2(b'\n', b'\r', self.0).is_none() {
-            return self.0.into();
+        let text = if has_doubtful_escape(self.0) {
+            sound(self.0).unwrap_or(Cow::Borrowed(b"null"))
+        } else {
+            self.0.into()
+        };
+        if memchr::memchr2(b'\n', b'\r', &text).is_none() {
+            return text;
         }
         let blank = |byte: &u8| {
             if matches!(byte, b'\n' | b'\r') {
@@ -81,7 +87,7 @@ impl<'a> Raw<'a> {
                 *byte
             }
         };
-        self.0.iter().map(blank).collect::<Vec<_>>().into()
+        text.iter().map(blank).collect::<Vec<_>>().into()
     }
 
     /// Appends it as models write JSON, with a space after `,` and `:` and no more escapes than are needed: what stands

@@ -110,6 +110,8 @@ impl Reply {
             });
         }
         reply.take_end(&chunk);
+        // It is whole, though the endpoint does not say why it ended; agents ask again for what has no end.
+        reply.finish_reason.get_or_insert_with(|| "stop".to_owned());
         Some(reply)
     }
 

@@ -5,7 +5,7 @@ use super::every_trap::{Case, arguments, call, everywhere, finish, says};
 use super::recordings::*;
 use super::speakers::speakers;
 use bytes::Bytes;
-use dressage_wire::call::CallEnd;
+use dressage_wire::call::{CallEnd, Flag};
 use dressage_wire::capture::StreamEnd;
 use serde_json::{Value, json};
 
@@ -380,4 +380,38 @@ fn a_reply_that_gets_its_name_late_keeps_the_one_it_began_with() {
         let said = (said.reasoning.as_str(), said.text.as_str(), turn.end);
         assert_eq!(said, ("I think.", "So.", CallEnd::Complete), "{}", speaker.name);
     }
+}
+
+#[test]
+fn a_whole_reply_without_a_finish_reason_has_an_end_in_every_dialect() {
+    let body = json!({"id": "c", "choices": [{"index": 0, "message": {"content": "a"}}]}).to_string();
+    for speaker in speakers().iter().skip(1) {
+        let (said, turn) = speaker.hears_document(body.as_bytes());
+        let said = said.unwrap();
+        assert_eq!(
+            said.finish.as_deref(),
+            Some(speaker.finishes[0]),
+            "{}",
+            speaker.name
+        );
+        assert!(
+            turn.flags.contains(&Flag::CaptureIncomplete),
+            "{}: {:?}",
+            speaker.name,
+            turn.flags
+        );
+    }
+}
+
+#[test]
+fn halves_of_characters_in_a_request_are_not_echoed() {
+    let speaker = super::speakers::speaker("responses");
+    let body = r#"{"model":"m","input":"hi","stream":true,"metadata":{"a":"\ud83c"}}"#;
+    let facts = speaker
+        .dialect
+        .prepare(&speaker.target(true), &body.into(), &rules())
+        .unwrap()
+        .facts;
+    let stream = speaker.dialect.assistant_reply("said", &facts, 7);
+    assert_eq!(speaker.read_stream(&stream).text, "said");
 }

@@ -626,7 +626,7 @@ fn trap_26_29_limits_and_sampling_are_set_and_told() {
 fn trap_28_large_replies_and_events_pass() {
     let large = "x".repeat(5 << 20);
     let choices = [says(&large, 7), finish("stop")];
-    for case in everywhere() {
+    for case in everywhere().into_iter().filter(|case| !case.streamed) {
         let (said, turn) = case.hears(&choices, 1);
         assert_eq!(
             (turn.end, said.text.len()),
