@@ -13,6 +13,9 @@ mod tool;
 /// Its result.
 mod result;
 
+/// Whether clients of sockets are still there.
+mod pulse;
+
 /// Sessions and their capacity.
 mod sessions;
 

@@ -5,6 +5,7 @@
 
 use super::environment::{Action, Environment, Observation};
 use super::problems::{Problem, reset_options};
+use super::pulse::{PING, Pulse};
 use super::rpc::{Place, SocketPlace, answer_text, answer_value, full as no_place};
 use super::{detail, sessions};
 use crate::http::App;
@@ -20,6 +21,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 
 /// Bytes of a message that a client may send.
 const MESSAGE_MAX: usize = crate::http::BODY_MAX;
@@ -27,8 +29,8 @@ const MESSAGE_MAX: usize = crate::http::BODY_MAX;
 /// Messages that wait while a rollout runs; a client that sends more waits itself.
 const WAITING_MAX: usize = 64;
 
-/// How often we ask whether the client is there.
-const PING: Duration = Duration::from_secs(20);
+/// How long a client may take to read a reply.
+const READING: Duration = Duration::from_secs(600);
 
 /// How long a client may take to close its half after ours.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -142,15 +144,21 @@ async fn serve(
     speech: Speech,
 ) {
     let (received, mut inbox) = mpsc::channel(WAITING_MAX);
+    let pulse = Arc::new(Pulse::default());
+    let felt = pulse.clone();
     let reader = tokio::spawn(async move {
         while let Some(Ok(message)) = stream.next().await {
+            felt.heard();
             let message = match message {
                 Message::Text(text) => Received::Text(text.as_str().to_owned()),
                 Message::Binary(_) => Received::Binary,
                 Message::Close(_) => break,
                 Message::Ping(_) | Message::Pong(_) => continue,
             };
-            if received.send(message).await.is_err() {
+            felt.leave_unread(true);
+            let sent = received.send(message).await;
+            felt.leave_unread(false);
+            if sent.is_err() {
                 // The other half is over; what the client still says is read until it goes.
                 while let Some(Ok(_)) = stream.next().await {}
                 return;
@@ -162,13 +170,15 @@ async fn serve(
         None => SocketPlace::Own(RolloutId::new().to_string(), Environment::new()),
     });
     let mut pings = tokio::time::interval_at(tokio::time::Instant::now() + PING, PING);
+    // While a long reply is sent no pings are.
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let message = tokio::select! {
             biased;
             () = app.stopping.cancelled() => break,
             message = inbox.recv() => message,
             _ = pings.tick() => {
-                if sink.send(Message::Ping(Default::default())).await.is_err() { break }
+                if !ping(&pulse, &mut sink).await { break }
                 continue;
             }
         };
@@ -181,7 +191,7 @@ async fn serve(
                 answer = &mut answer => break Some(answer),
                 () = gone(&reader) => break None,
                 _ = pings.tick() => {
-                    if sink.send(Message::Ping(Default::default())).await.is_err() { break None }
+                    if !ping(&pulse, &mut sink).await { break None }
                 }
             }
         };
@@ -192,7 +202,8 @@ async fn serve(
                 break;
             }
             Some(Answer::Reply(reply)) => {
-                if sink.send(Message::Text(reply.into())).await.is_err() {
+                let sending = sink.send(Message::Text(reply.into()));
+                if !matches!(tokio::time::timeout(READING, sending).await, Ok(Ok(()))) {
                     break;
                 }
             }
@@ -218,6 +229,12 @@ async fn serve(
     if tokio::time::timeout(patience, reader).await.is_err() {
         abort.abort();
     }
+}
+
+/// Asks whether the client is there; `false` where it is not.
+async fn ping(pulse: &Pulse, sink: &mut SplitSink<WebSocket, Message>) -> bool {
+    let sending = sink.send(Message::Ping(Default::default()));
+    pulse.ask() && matches!(tokio::time::timeout(PING, sending).await, Ok(Ok(())))
 }
 
 /// Waits until the client has gone.
