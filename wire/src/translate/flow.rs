@@ -208,8 +208,9 @@ impl Flow {
             });
             self.states.len().saturating_sub(1)
         });
-        if let Some(block) = self.reply.blocks.get_mut(at)
+        if let (Some(block), Some(state)) = (self.reply.blocks.get_mut(at), self.states.get(at))
             && block.name.is_empty()
+            && !state.opened
         {
             block.name = decode_string(piece.name).into_owned();
         }
@@ -242,20 +243,30 @@ impl Flow {
             if nameless {
                 return;
             }
-            state.opened = true;
-            self.writer.open(&self.reply, at, out);
-            let all = self.reply.blocks.get(at).map(|block| block.text.clone());
-            if let Some(all) = all.filter(|all| !all.is_empty()) {
-                self.writer.delta(&self.reply, at, &all, out);
-            }
+            self.open(at, out);
         } else if !said.is_empty() {
             self.writer.delta(&self.reply, at, &said, out);
         }
     }
 
-    /// Closes what comes to its end by another block's beginning: all but calls whose arguments are not all there.
+    /// Begins a block, with what there is of it.
+    fn open(&mut self, at: usize, out: &mut BytesMut) {
+        let Some(state) = self.states.get_mut(at).filter(|state| !state.opened) else {
+            return;
+        };
+        state.opened = true;
+        self.writer.open(&self.reply, at, out);
+        let all = self.reply.blocks.get(at).map(|block| block.text.clone());
+        if let Some(all) = all.filter(|all| !all.is_empty()) {
+            self.writer.delta(&self.reply, at, &all, out);
+        }
+    }
+
+    /// Closes what comes to its end by another block's beginning: all but calls whose arguments are not all there. Blocks
+    /// begin in order, so that a call whose name has not come begins without one.
     fn close_before(&mut self, out: &mut BytesMut) {
         for at in 0..self.states.len() {
+            self.open(at, out);
             let open = self.states.get(at).is_some_and(|state| !state.closed);
             let ends = |block: &Block| block.kind != Kind::Call || block.is_whole_call();
             if open && self.reply.blocks.get(at).is_some_and(ends) {

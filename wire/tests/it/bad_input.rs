@@ -415,3 +415,23 @@ fn halves_of_characters_in_a_request_are_not_echoed() {
     let stream = speaker.dialect.assistant_reply("said", &facts, 7);
     assert_eq!(speaker.read_stream(&stream).text, "said");
 }
+
+#[test]
+fn a_call_without_a_name_does_not_change_the_order_of_blocks() {
+    let nameless = call(0, "", "", "{\"a\": 1}");
+    let choices = [
+        nameless,
+        says("text", 8),
+        call(0, "call_a", "late", ""),
+        finish("stop"),
+    ];
+    for case in everywhere().into_iter().filter(|case| case.streamed) {
+        let (said, turn) = case.hears(&choices, 3);
+        assert_eq!(
+            (turn.end, said.text.as_str()),
+            (CallEnd::Complete, "text"),
+            "{case}"
+        );
+        assert_eq!(said.calls.len(), 1, "{case}");
+    }
+}
