@@ -1,8 +1,9 @@
 //! Rollouts in the forms in which they leave: the rows of exports, and the documents they are.
 //!
-//! A [`Source`] is a rollout read whole. A [`Shape`] is a kind of row that is made from it. `native` loses nothing and
-//! can be read in again; the other shapes are flat rows with the columns that a trainer reads. Each row says which schema
-//! it has, in which version. docs/export.md describes them.
+//! A [`Source`](crate::export::Source) is a rollout read whole. A [`Shape`](crate::export::Shape) is a kind of row that is
+//! made from it. `native` loses nothing and can be read in again; `atif` has documents in Harbor's format; the other shapes
+//! are flat rows with the columns that a trainer reads. Each row says which schema it has, in which version. docs/export.md
+//! describes them.
 
 /// Rollouts, as they are read to be exported.
 mod source;
