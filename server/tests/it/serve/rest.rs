@@ -650,7 +650,7 @@ fn what_there_is_to_choose_from_is_listed() {
     let version = server.get("/api/v1/version").expect(200).json();
     assert_eq!(
         version,
-        json!({"name": "dressage", "version": env!("CARGO_PKG_VERSION"), "api": "v1", "schemas": {"native": 2, "trl": 1, "verl": 1, "chat": 1, "training": 1}})
+        json!({"name": "dressage", "version": env!("CARGO_PKG_VERSION"), "api": "v1", "schemas": {"native": 2, "trl": 1, "verl": 1, "chat": 1, "atif": 1, "training": 1}})
     );
     let read = |name: &str| server.get(&format!("/api/v1/{name}")).expect(200).json()[name].clone();
     let named = |list: &Value, name: &str| {
