@@ -148,9 +148,9 @@ pub fn replies(bytes: &[u8]) {
             ..facts
         };
         if name == "generate_content"
-            && let (Shown::Stream(stream), _) = speaker.dialect.whole(&body, &array)
+            && let (Shown::Stream(array_of_documents), _) = speaker.dialect.whole(&body, &array)
         {
-            assert!(serde_json::from_slice::<Vec<Value>>(&stream).is_ok());
+            same_in_an_array(&array_of_documents, &stream);
         }
     }
 }
@@ -189,10 +189,21 @@ pub fn streams(bytes: &[u8]) {
                 form: StreamForm::Array,
                 ..facts
             };
-            let (shown, _) = hear(&array, &[bytes]);
-            assert!(serde_json::from_slice::<Vec<Value>>(&shown).is_ok());
+            let (array_of_documents, _) = hear(&array, &[bytes]);
+            same_in_an_array(&array_of_documents, &shown);
         }
     }
+}
+
+/// An array of documents has those that a stream of events has, in the same order.
+fn same_in_an_array(array: &[u8], stream: &[u8]) {
+    let mut splitter = Splitter::new(1 << 20);
+    let mut events = splitter.push(stream);
+    let mut documents: Vec<Value> = Vec::new();
+    while let Some(event) = events.next().unwrap() {
+        documents.extend(event.data().map(|data| serde_json::from_slice(&data).unwrap()));
+    }
+    assert_eq!(serde_json::from_slice::<Vec<Value>>(array).unwrap(), documents);
 }
 
 fn well_formed(speaker: &Speaker, shown: &[u8], captured: &Captured) {
