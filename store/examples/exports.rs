@@ -1,5 +1,5 @@
 //! Measures exports: makes rollouts of 50 turns, exports them in every shape, and checks what was exported. Prints a line
-//! of JSON a value. usage: exports [rollouts, 1000 if unset]
+//! of JSON a value. usage: exports [ROLLOUTS [SHAPE...]], 1000 and every shape if unset
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -214,9 +214,9 @@ fn per_second(count: u64, took: Duration) -> f64 {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let rollouts: u64 = std::env::args()
-        .nth(1)
-        .map_or(1_000, |count| count.parse().unwrap());
+    let mut arguments = std::env::args().skip(1);
+    let rollouts: u64 = arguments.next().map_or(1_000, |count| count.parse().unwrap());
+    let wanted: Vec<String> = arguments.collect();
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let start = start();
@@ -252,6 +252,9 @@ async fn main() {
     );
 
     for shape in Shape::ALL {
+        if !wanted.is_empty() && !wanted.contains(&shape.to_string()) {
+            continue;
+        }
         for (format, compression, name) in [
             (Format::Jsonl, Compression::None, "jsonl"),
             (Format::Jsonl, Compression::Zstd, "jsonl_zst"),
