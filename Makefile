@@ -11,6 +11,9 @@ STATIC := $(CURDIR)/target/static/$(TRIPLE)/tap/dressage-tap
 # The static program for inside sandboxes: embedded in `dressage`, and run by the tests.
 export DRESSAGE_TAP_BINARY := $(STATIC)
 
+# Programs and tests of the same libraries, which are then built once.
+AS_TESTS := --features dressage/as-tests
+
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -25,11 +28,11 @@ build: prepare static ## build target/release/{dressage,dressage-tap}
 
 test: prepare static ## formatting, lints, all tests, docs
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo build --workspace --bins --locked
+	cargo clippy --workspace --all-targets --locked $(AS_TESTS) -- -D warnings
+	cargo build --workspace --bins --locked $(AS_TESTS)
 	@target/debug/dressage agents install opencode qwen-code
-	cargo test --workspace --locked
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	cargo test --workspace --locked $(AS_TESTS)
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked $(AS_TESTS)
 	scripts/python-tests target/debug/dressage
 	scripts/export-tests target/debug/dressage
 

@@ -57,6 +57,7 @@ pub use lines::LineReader;
 pub use mini_swe_agent::MiniSweAgent;
 pub use opencode::OpenCode;
 pub use qwen_code::QwenCode;
+pub use tree::Tree;
 
 use dressage_wire::task::Task;
 use std::sync::Arc;

@@ -4,19 +4,15 @@
 //! comes as JSON on standard input, and it prints one JSON object a line. Without the switches it answers a broken stream
 //! by asking again without a stream, tries a request ten times, and looks for updates.
 
-use super::contract::{
-    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, Session, Wish,
-};
+use super::contract::{Agent, AgentError, LaunchPlan, LaunchRequest, Session, Wish};
 use super::lines::{self, LineReader};
-use super::npm::NpmPackages;
+use super::npm::{NpmPackages, for_this_machine};
 use super::tree::{self, Tree};
-use async_trait::async_trait;
 use dressage_wire::call::DialectName;
 use dressage_wire::capture::AgentSigns;
 use dressage_wire::task::McpServer;
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
-use std::path::Path;
 
 const NAME: &str = "claude-code";
 
@@ -40,34 +36,6 @@ const SIGNS: AgentSigns = AgentSigns {
 #[derive(Clone, Copy, Debug)]
 pub struct ClaudeCode;
 
-/// The npm package for this machine: one native program.
-fn package() -> Result<&'static str, AgentError> {
-    match (std::env::consts::OS, std::env::consts::ARCH) {
-        ("linux", "x86_64") => Ok("@anthropic-ai/claude-code-linux-x64"),
-        ("linux", "aarch64") => Ok("@anthropic-ai/claude-code-linux-arm64"),
-        (system, architecture) => Err(AgentError::NoPackage {
-            name: NAME,
-            platform: format!("{system} on {architecture}"),
-        }),
-    }
-}
-
-fn tree(version: Option<&str>) -> Result<Tree<NpmPackages>, AgentError> {
-    let version = tree::version(NAME, version, VERSION)?;
-    let package = package()?;
-    Ok(Tree {
-        agent: NAME,
-        source: NpmPackages {
-            packages: vec![format!("{package}@{version}")],
-            kept: format!("node_modules/{package}"),
-            program: "claude",
-            script: None,
-        },
-        version,
-    })
-}
-
-#[async_trait]
 impl Agent for ClaudeCode {
     fn name(&self) -> &'static str {
         NAME
@@ -77,16 +45,21 @@ impl Agent for ClaudeCode {
         VERSION
     }
 
-    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
-        tree(version)?.installed(cache_dir)
-    }
-
-    async fn install(
-        &self,
-        request: &InstallRequest,
-        progress: &(dyn Fn(InstallProgress) + Send + Sync),
-    ) -> Result<Installed, AgentError> {
-        tree(request.version.as_deref())?.install(request, progress).await
+    fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
+        let version = tree::version(NAME, version, VERSION)?;
+        // One native program.
+        let package = for_this_machine(
+            NAME,
+            "@anthropic-ai/claude-code-linux-x64",
+            "@anthropic-ai/claude-code-linux-arm64",
+        )?;
+        let source = NpmPackages {
+            packages: vec![format!("{package}@{version}")],
+            kept: format!("node_modules/{package}"),
+            program: "claude",
+            script: None,
+        };
+        Ok(Tree::new(NAME, version, source))
     }
 
     fn dialect(&self) -> Option<DialectName> {
@@ -173,14 +146,7 @@ impl Agent for ClaudeCode {
             ("CLAUDE_STREAM_FIRST_BYTE_TIMEOUT_MS", NEVER_MS),
             ("TERM", "dumb"),
         ];
-        Ok(LaunchPlan {
-            argv,
-            env: env
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            files,
-            stdin: lines::user_message(request.prompt),
-        })
+        Ok(LaunchPlan::new(argv, env, lines::user_message(request.prompt)).with_files(files))
     }
 
     fn reader(&self) -> LineReader {

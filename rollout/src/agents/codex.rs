@@ -7,20 +7,16 @@
 /// The lines that it prints.
 mod lines;
 
-use super::contract::{
-    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, Session, Wish,
-};
+use super::contract::{Agent, AgentError, LaunchPlan, LaunchRequest, Session, Wish};
 use super::lines::LineReader;
 use super::merge::merge;
-use super::npm::NpmPackages;
+use super::npm::{NpmPackages, for_this_machine};
 use super::tree::{self, Tree};
-use async_trait::async_trait;
 use dressage_wire::call::{DialectName, Purpose};
 use dressage_wire::capture::{AgentSigns, AuxiliarySign};
 use dressage_wire::task::{AgentSpec, McpServer};
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
-use std::path::Path;
 
 const NAME: &str = "codex";
 
@@ -54,34 +50,6 @@ const SIGNS: AgentSigns = AgentSigns {
 #[derive(Clone, Copy, Debug)]
 pub struct Codex;
 
-/// What npm calls the build for this machine, and the folder of its program.
-fn build() -> Result<(&'static str, &'static str), AgentError> {
-    match (std::env::consts::OS, std::env::consts::ARCH) {
-        ("linux", "x86_64") => Ok(("linux-x64", "vendor/x86_64-unknown-linux-musl/bin/codex")),
-        ("linux", "aarch64") => Ok(("linux-arm64", "vendor/aarch64-unknown-linux-musl/bin/codex")),
-        (system, architecture) => Err(AgentError::NoPackage {
-            name: NAME,
-            platform: format!("{system} on {architecture}"),
-        }),
-    }
-}
-
-fn tree(version: Option<&str>) -> Result<Tree<NpmPackages>, AgentError> {
-    let version = tree::version(NAME, version, VERSION)?;
-    let (build, program) = build()?;
-    Ok(Tree {
-        agent: NAME,
-        source: NpmPackages {
-            packages: vec![format!("@openai/codex@{version}-{build}")],
-            kept: "node_modules/@openai/codex".into(),
-            program,
-            script: None,
-        },
-        version,
-    })
-}
-
-#[async_trait]
 impl Agent for Codex {
     fn name(&self) -> &'static str {
         NAME
@@ -91,16 +59,21 @@ impl Agent for Codex {
         VERSION
     }
 
-    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
-        tree(version)?.installed(cache_dir)
-    }
-
-    async fn install(
-        &self,
-        request: &InstallRequest,
-        progress: &(dyn Fn(InstallProgress) + Send + Sync),
-    ) -> Result<Installed, AgentError> {
-        tree(request.version.as_deref())?.install(request, progress).await
+    fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
+        let version = tree::version(NAME, version, VERSION)?;
+        // What npm calls the build, and the folder of its program.
+        let (build, program) = for_this_machine(
+            NAME,
+            ("linux-x64", "vendor/x86_64-unknown-linux-musl/bin/codex"),
+            ("linux-arm64", "vendor/aarch64-unknown-linux-musl/bin/codex"),
+        )?;
+        let source = NpmPackages {
+            packages: vec![format!("@openai/codex@{version}-{build}")],
+            kept: "node_modules/@openai/codex".into(),
+            program,
+            script: None,
+        };
+        Ok(Tree::new(NAME, version, source))
     }
 
     fn dialect(&self) -> Option<DialectName> {
@@ -138,14 +111,7 @@ impl Agent for Codex {
         let mut config = request.file("codex.toml", file(config(request))?);
         config.path = format!("{}/.codex/config.toml", request.home);
         let env = [(KEY_VARIABLE, request.api_key.expose_secret()), ("TERM", "dumb")];
-        Ok(LaunchPlan {
-            argv: argv.into_iter().map(String::from).collect(),
-            env: env
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            files: vec![config],
-            stdin: request.prompt.to_owned().into(),
-        })
+        Ok(LaunchPlan::new(argv, env, request.prompt.to_owned()).with_files(vec![config]))
     }
 
     fn reader(&self) -> LineReader {

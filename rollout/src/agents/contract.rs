@@ -1,4 +1,5 @@
 use super::lines::LineReader;
+use super::tree::Tree;
 use async_trait::async_trait;
 use bytes::Bytes;
 
@@ -18,9 +19,23 @@ pub trait Agent: Send + Sync {
     /// The version that is installed and run where the task names none.
     fn pinned_version(&self) -> &str;
 
+    /// A version (the pinned one if unset) as a tree in Dressage's cache, there or to be fetched. An agent that has no
+    /// such tree says by itself what is [`Self::installed`] and how to [`Self::install`] it.
+    ///
+    /// # Errors
+    /// [`AgentError::BadVersion`], [`AgentError::NoPackage`]; [`AgentError::NotInstalled`] where it has none.
+    fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
+        Err(AgentError::NotInstalled {
+            name: self.name(),
+            version: version.unwrap_or(self.pinned_version()).to_owned(),
+        })
+    }
+
     /// Finds an installed version (the pinned one if unset); fast, asks nobody. [`AgentError::NotInstalled`] where it
     /// is not there, [`AgentError::Broken`] where what is there cannot be run on this machine.
-    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError>;
+    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
+        self.tree(version)?.installed(cache_dir)
+    }
 
     /// Installs a version below `cache_dir`, unless it is there already; safe for two processes at once. Leaves
     /// nothing behind on failure.
@@ -28,7 +43,10 @@ pub trait Agent: Send + Sync {
         &self,
         request: &InstallRequest,
         progress: &(dyn Fn(InstallProgress) + Send + Sync),
-    ) -> Result<Installed, AgentError>;
+    ) -> Result<Installed, AgentError> {
+        let tree = self.tree(request.version.as_deref())?;
+        tree.install(request, progress).await
+    }
 
     /// The dialect that its calls are in; `None` where the task says it.
     fn dialect(&self) -> Option<DialectName>;
@@ -257,6 +275,30 @@ pub struct LaunchPlan {
     pub files: Vec<PlannedFile>,
     /// What it reads on its standard input, which then ends.
     pub stdin: Bytes,
+}
+
+impl LaunchPlan {
+    /// A program with its arguments, its variables, and what it reads on its standard input; without files.
+    pub(super) fn new<'a>(
+        argv: impl IntoIterator<Item = impl Into<String>>,
+        env: impl IntoIterator<Item = (&'a str, &'a str)>,
+        stdin: impl Into<Bytes>,
+    ) -> Self {
+        let env = env.into_iter();
+        Self {
+            argv: argv.into_iter().map(Into::into).collect(),
+            env: env
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            files: Vec::new(),
+            stdin: stdin.into(),
+        }
+    }
+
+    /// And these files.
+    pub(super) fn with_files(self, files: Vec<PlannedFile>) -> Self {
+        Self { files, ..self }
+    }
 }
 
 /// A file that an agent needs.

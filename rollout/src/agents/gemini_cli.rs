@@ -8,20 +8,16 @@
 /// The lines that it prints.
 mod lines;
 
-use super::contract::{
-    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, Session, Wish,
-};
+use super::contract::{Agent, AgentError, LaunchPlan, LaunchRequest, Session, Wish};
 use super::lines::LineReader;
 use super::merge::merge;
 use super::npm::NpmPackages;
 use super::tree::{self, Tree};
-use async_trait::async_trait;
 use dressage_wire::call::{DialectName, Purpose};
 use dressage_wire::capture::{AgentSigns, AuxiliarySign};
 use dressage_wire::task::{AgentSpec, McpServer};
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
-use std::path::Path;
 
 const NAME: &str = "gemini-cli";
 
@@ -59,16 +55,6 @@ const REQUEST_TIMEOUT: (u64, u64) = (45_773_134, 2_147_483);
 #[derive(Clone, Copy, Debug)]
 pub struct GeminiCli;
 
-fn tree(version: Option<&str>) -> Result<Tree<NpmPackages>, AgentError> {
-    let version = tree::version(NAME, version, VERSION)?;
-    Ok(Tree {
-        agent: NAME,
-        source: NpmPackages::scripts(NAME, PACKAGE, &version, SCRIPT)?,
-        version,
-    })
-}
-
-#[async_trait]
 impl Agent for GeminiCli {
     fn name(&self) -> &'static str {
         NAME
@@ -78,16 +64,10 @@ impl Agent for GeminiCli {
         VERSION
     }
 
-    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
-        tree(version)?.installed(cache_dir)
-    }
-
-    async fn install(
-        &self,
-        request: &InstallRequest,
-        progress: &(dyn Fn(InstallProgress) + Send + Sync),
-    ) -> Result<Installed, AgentError> {
-        tree(request.version.as_deref())?.install(request, progress).await
+    fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
+        let version = tree::version(NAME, version, VERSION)?;
+        let source = NpmPackages::scripts(NAME, PACKAGE, &version, SCRIPT)?;
+        Ok(Tree::new(NAME, version, source))
     }
 
     fn dialect(&self) -> Option<DialectName> {
@@ -141,16 +121,9 @@ impl Agent for GeminiCli {
             ("GEMINI_EXP", &experiments.path),
             ("TERM", "dumb"),
         ];
-        let env = env
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into();
+        let plan = LaunchPlan::new(argv, env, request.prompt.to_owned());
         files.push(experiments);
-        Ok(LaunchPlan {
-            argv: argv.into_iter().map(String::from).collect(),
-            env,
-            files,
-            stdin: request.prompt.to_owned().into(),
-        })
+        Ok(plan.with_files(files))
     }
 
     fn reader(&self) -> LineReader {

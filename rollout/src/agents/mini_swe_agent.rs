@@ -7,19 +7,15 @@
 /// The lines that the script prints.
 mod lines;
 
-use super::contract::{
-    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, Wish,
-};
+use super::contract::{Agent, AgentError, LaunchPlan, LaunchRequest, Wish};
 use super::lines::LineReader;
 use super::merge::merge;
 use super::pip::PipPackages;
 use super::tree::{self, Tree};
-use async_trait::async_trait;
 use dressage_wire::call::DialectName;
 use dressage_wire::capture::AgentSigns;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
-use std::path::Path;
 
 const NAME: &str = "mini-swe-agent";
 
@@ -49,23 +45,6 @@ const SIGNS: AgentSigns = AgentSigns {
 #[derive(Clone, Copy, Debug)]
 pub struct MiniSweAgent;
 
-fn tree(version: Option<&str>) -> Result<Tree<PipPackages>, AgentError> {
-    let version = tree::version(NAME, version, VERSION)?;
-    let mut packages = vec![format!("{NAME}=={version}")];
-    if version == VERSION {
-        packages.push(LITELLM.into());
-    }
-    Ok(Tree {
-        agent: NAME,
-        source: PipPackages {
-            packages,
-            module: "minisweagent",
-        },
-        version,
-    })
-}
-
-#[async_trait]
 impl Agent for MiniSweAgent {
     fn name(&self) -> &'static str {
         NAME
@@ -75,16 +54,17 @@ impl Agent for MiniSweAgent {
         VERSION
     }
 
-    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
-        tree(version)?.installed(cache_dir)
-    }
-
-    async fn install(
-        &self,
-        request: &InstallRequest,
-        progress: &(dyn Fn(InstallProgress) + Send + Sync),
-    ) -> Result<Installed, AgentError> {
-        tree(request.version.as_deref())?.install(request, progress).await
+    fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
+        let version = tree::version(NAME, version, VERSION)?;
+        let mut packages = vec![format!("{NAME}=={version}")];
+        if version == VERSION {
+            packages.push(LITELLM.into());
+        }
+        let source = PipPackages {
+            packages,
+            module: "minisweagent",
+        };
+        Ok(Tree::new(NAME, version, source))
     }
 
     fn dialect(&self) -> Option<DialectName> {
@@ -105,8 +85,7 @@ impl Agent for MiniSweAgent {
             &script.path,
             request.directory,
             &config.path,
-        ]
-        .map(String::from);
+        ];
         let env = [
             ("OPENAI_API_KEY", request.api_key.expose_secret()),
             ("OPENAI_API_BASE", request.base_url),
@@ -118,14 +97,8 @@ impl Agent for MiniSweAgent {
             ("MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT", "3"),
             ("TERM", "dumb"),
         ];
-        Ok(LaunchPlan {
-            argv: argv.into(),
-            env: env
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            files: vec![script, config],
-            stdin: request.prompt.to_owned().into(),
-        })
+        let plan = LaunchPlan::new(argv, env, request.prompt.to_owned());
+        Ok(plan.with_files(vec![script, config]))
     }
 
     fn reader(&self) -> LineReader {

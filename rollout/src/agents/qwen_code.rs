@@ -6,20 +6,16 @@
 //! sub-agents and its helpers differ by their system prompt alone. It tries a request that failed with a 5xx status seven
 //! times, which nothing switches off.
 
-use super::contract::{
-    Agent, AgentError, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest, Session, Wish,
-};
+use super::contract::{Agent, AgentError, LaunchPlan, LaunchRequest, Session, Wish};
 use super::lines::{self, LineReader};
 use super::merge::merge;
 use super::npm::NpmPackages;
 use super::tree::{self, Tree};
-use async_trait::async_trait;
 use dressage_wire::call::{DialectName, Purpose};
 use dressage_wire::capture::{AgentSigns, AuxiliarySign};
 use dressage_wire::task::{AgentSpec, McpServer};
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
-use std::path::Path;
 
 const NAME: &str = "qwen-code";
 
@@ -54,16 +50,6 @@ const SIGNS: AgentSigns = AgentSigns {
 #[derive(Clone, Copy, Debug)]
 pub struct QwenCode;
 
-fn tree(version: Option<&str>) -> Result<Tree<NpmPackages>, AgentError> {
-    let version = tree::version(NAME, version, VERSION)?;
-    Ok(Tree {
-        agent: NAME,
-        source: NpmPackages::scripts(NAME, PACKAGE, &version, SCRIPT)?,
-        version,
-    })
-}
-
-#[async_trait]
 impl Agent for QwenCode {
     fn name(&self) -> &'static str {
         NAME
@@ -73,16 +59,10 @@ impl Agent for QwenCode {
         VERSION
     }
 
-    fn installed(&self, cache_dir: &Path, version: Option<&str>) -> Result<Installed, AgentError> {
-        tree(version)?.installed(cache_dir)
-    }
-
-    async fn install(
-        &self,
-        request: &InstallRequest,
-        progress: &(dyn Fn(InstallProgress) + Send + Sync),
-    ) -> Result<Installed, AgentError> {
-        tree(request.version.as_deref())?.install(request, progress).await
+    fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
+        let version = tree::version(NAME, version, VERSION)?;
+        let source = NpmPackages::scripts(NAME, PACKAGE, &version, SCRIPT)?;
+        Ok(Tree::new(NAME, version, source))
     }
 
     fn dialect(&self) -> Option<DialectName> {
@@ -144,14 +124,7 @@ impl Agent for QwenCode {
         ];
         let mut settings = request.file("qwen.json", settings(request).to_string());
         settings.path = format!("{}/.qwen/settings.json", request.home);
-        Ok(LaunchPlan {
-            argv: argv.into_iter().map(String::from).collect(),
-            env: env
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            files: vec![settings],
-            stdin: lines::user_message(request.prompt),
-        })
+        Ok(LaunchPlan::new(argv, env, lines::user_message(request.prompt)).with_files(vec![settings]))
     }
 
     fn reader(&self) -> LineReader {

@@ -81,16 +81,25 @@ pub(super) fn version(
 }
 
 /// A version of an agent, there or to be fetched.
-pub(super) struct Tree<S> {
+pub struct Tree {
     /// Name of the agent.
-    pub(super) agent: &'static str,
+    agent: &'static str,
     /// Its version.
-    pub(super) version: String,
+    version: String,
     /// Where its files come from.
-    pub(super) source: S,
+    source: Box<dyn Source>,
 }
 
-impl<S: Source> Tree<S> {
+impl Tree {
+    /// That of an agent's version, whose files come from there.
+    pub(super) fn new(agent: &'static str, version: String, source: impl Source + 'static) -> Self {
+        Self {
+            agent,
+            version,
+            source: Box::new(source),
+        }
+    }
+
     /// Where this version belongs.
     fn directory(&self, cache_dir: &Path) -> PathBuf {
         cache_dir.join("agents").join(self.agent).join(&self.version)
