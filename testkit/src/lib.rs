@@ -6,6 +6,9 @@
 /// The scripted model endpoint: vLLM-shaped and honest about tokens.
 pub mod model;
 
+/// A port where nobody listens.
+pub mod closed;
+
 /// Faults, injected by call.
 pub mod fault;
 

@@ -1,4 +1,5 @@
 use crate::world::{Done, World, WorldPlan, task};
+use dressage_testkit::closed::ClosedPort;
 use dressage_testkit::fault::{Cut, Fault, FaultPlan};
 use dressage_wire::fault::{Ended, FaultOwner};
 
@@ -33,11 +34,8 @@ fn assert_upstream(done: &Done, code: &str, retryable: bool) {
 async fn an_endpoint_that_is_down_is_its_fault_with_a_hint() {
     let world = World::new().await;
     let mut endpoint = world.endpoint();
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    endpoint.base_url = format!("http://{free}/v1");
+    let closed = ClosedPort::take().unwrap();
+    endpoint.base_url = format!("http://{}/v1", closed.address());
     let done = world
         .run_request(world.request_to(task(&["true"]), endpoint))
         .await;
@@ -54,7 +52,7 @@ async fn an_endpoint_that_is_down_is_its_fault_with_a_hint() {
             .unwrap()
             .hint
             .unwrap()
-            .contains(&free.to_string())
+            .contains(&closed.address().to_string())
     );
 }
 

@@ -1,4 +1,5 @@
-use crate::support::{Canned, Place, Ran, closed_port};
+use crate::support::{Canned, Place, Ran};
+use dressage_testkit::closed::ClosedPort;
 
 /// Runs against an endpoint that cannot be used; nothing must have been started.
 #[track_caller]
@@ -18,7 +19,8 @@ fn unusable(place: &Place, url: &str, more: &[&str]) -> Ran {
 #[test]
 fn an_endpoint_that_is_down_is_said_at_once() {
     let place = Place::new();
-    let url = format!("http://127.0.0.1:{}/v1", closed_port());
+    let closed = ClosedPort::take().unwrap();
+    let url = format!("http://{}/v1", closed.address());
     let ran = unusable(&place, &url, &[]);
     assert!(
         ran.err.contains("Connection refused") && ran.err.contains("is the server running"),

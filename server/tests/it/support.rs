@@ -298,12 +298,3 @@ impl Canned {
         self.received.lock().unwrap().clone()
     }
 }
-
-/// A port of loopback on which nothing listens.
-pub fn closed_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}

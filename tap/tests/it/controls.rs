@@ -1,12 +1,15 @@
 //! What holds for all calls to an endpoint: pauses, several servers, and budgets of time and cost.
 
-use crate::support::{Act, Agent, FakeEndpoint, Script, Stage, agent, ask, fixture, session, soon};
+use crate::support::{
+    Act, Agent, FakeEndpoint, Script, Stage, agent, ask, closed_port, fixture, session, soon,
+};
 use dressage_tap::endpoint::Prices;
 use dressage_tap::{Budgets, CallLimits, Endpoint};
 use dressage_wire::call::{CallEnd, Flag};
 use http_body_util::BodyExt;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpSocket;
 use tokio::sync::Notify;
 
 fn whole() -> Script {
@@ -115,10 +118,11 @@ async fn no_more_calls_are_sent_at_once_than_the_endpoint_allows() {
     soon("the end of all calls", control.drained()).await;
 }
 
-/// A port of loopback where nobody listens.
-async fn nobody() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    format!("http://{}/v1", listener.local_addr().unwrap())
+/// A base URL at which nobody listens, for as long as the socket lives.
+fn nobody() -> (TcpSocket, String) {
+    let socket = closed_port();
+    let url = format!("http://{}/v1", socket.local_addr().unwrap());
+    (socket, url)
 }
 
 #[tokio::test]
@@ -153,10 +157,11 @@ async fn the_calls_of_a_session_go_to_one_server_and_sessions_to_all() {
 #[tokio::test]
 async fn where_no_connection_can_be_made_another_server_is_asked() {
     let server = FakeEndpoint::start(|_, _| whole()).await;
+    let ((_one, nobody_here), (_other, nor_here)) = (nobody(), nobody());
     // Whichever a session would go to first.
     for (first, second) in [
-        (server.base_url(), nobody().await),
-        (nobody().await, server.base_url()),
+        (server.base_url(), nobody_here.clone()),
+        (nobody_here.clone(), server.base_url()),
     ] {
         for _ in 0..4 {
             let before = server.asked().len();
@@ -169,8 +174,8 @@ async fn where_no_connection_can_be_made_another_server_is_asked() {
             assert_eq!(calls.only().await.meta.end, CallEnd::Complete);
         }
     }
-    let mut endpoint = Endpoint::at("two", nobody().await);
-    endpoint.replicas = vec![nobody().await];
+    let mut endpoint = Endpoint::at("two", nobody_here);
+    endpoint.replicas = vec![nor_here];
     let (session, calls) = session(endpoint, |_| {});
     session.open();
     assert_eq!(Agent::connect(&session).await.chat(ask(false)).await.status, 502);

@@ -1,5 +1,5 @@
 use crate::support::agent::read;
-use crate::support::{Act, Agent, FakeEndpoint, Received, Script, Stage, ask, fixture, session};
+use crate::support::{Act, Agent, FakeEndpoint, Received, Script, Stage, ask, closed_port, fixture, session};
 use dressage_tap::address::AddressPolicy;
 use dressage_tap::endpoint::{ProxyPolicy, with_version};
 use dressage_tap::{Endpoint, EndpointError, Upstream};
@@ -93,9 +93,8 @@ async fn tls_server() -> u16 {
 
 #[tokio::test]
 async fn an_endpoint_that_is_down_is_named_with_what_may_help() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    let closed = closed_port();
+    let port = closed.local_addr().unwrap().port();
     let (message, hint) = advised(Endpoint::at("", format!("http://127.0.0.1:{port}/v1")), 502).await;
     assert!(message.contains("no connection could be made"), "{message}");
     assert!(message.contains("Connection refused"), "{message}");

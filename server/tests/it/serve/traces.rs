@@ -1,4 +1,5 @@
 use super::server::{Server, Setup, failing, quick, with};
+use dressage_testkit::closed::ClosedPort;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -405,8 +406,8 @@ fn a_batch_that_is_refused_for_now_is_sent_again_and_one_that_is_refused_for_goo
 fn a_collector_that_cannot_be_reached_costs_a_rollout_nothing() {
     // One that takes connections and never answers, and one that takes none.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    for address in [silent.local_addr().unwrap(), closed] {
+    let closed = ClosedPort::take().unwrap();
+    for address in [silent.local_addr().unwrap(), closed.address()] {
         let mut server = Setup::new()
             .arguments(&["--grace", "1"])
             .variable("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))
