@@ -120,9 +120,16 @@ impl EndpointControl {
         let mut state = self.state.subscribe();
         // The semaphore is fair: whoever asks first is first.
         let slot = Arc::clone(&self.slots).acquire_owned().await.ok();
+        // Held while waiting, which keeps the order.
+        let mut rate = match self.limits.per_minute {
+            Some(most) => Some((most.max(1) as usize, self.begun.lock().await)),
+            None => None,
+        };
         loop {
             let _ = state.wait_for(|state| !state.paused).await;
-            self.wait_for_rate().await;
+            if let Some((most, begun)) = &mut rate {
+                wait_for_room(*most, begun).await;
+            }
             // Whether it is paused is looked at and the call counted in one step, so that whoever has paused and sees
             // none in flight is right.
             let entered = self.state.send_if_modified(|state| {
@@ -130,6 +137,10 @@ impl EndpointControl {
                 !state.paused
             });
             if entered {
+                // Only now: a call that a pause met has not begun.
+                if let Some((_, begun)) = &mut rate {
+                    begun.push_back(Instant::now());
+                }
                 return Pass {
                     control: Arc::clone(self),
                     _slot: slot,
@@ -137,26 +148,19 @@ impl EndpointControl {
             }
         }
     }
+}
 
-    async fn wait_for_rate(&self) {
-        let Some(most) = self.limits.per_minute else {
-            return;
-        };
-        // Held while waiting, which keeps the order.
-        let mut begun = self.begun.lock().await;
-        loop {
-            let now = Instant::now();
-            while begun.front().is_some_and(|first| *first + MINUTE <= now) {
-                begun.pop_front();
-            }
-            match begun.front() {
-                Some(first) if begun.len() >= most.max(1) as usize => {
-                    tokio::time::sleep_until(*first + MINUTE).await;
-                }
-                _ => break,
-            }
+/// Returns when fewer than `most` calls have begun within a minute; forgets those before.
+async fn wait_for_room(most: usize, begun: &mut VecDeque<Instant>) {
+    loop {
+        let now = Instant::now();
+        while begun.front().is_some_and(|first| *first + MINUTE <= now) {
+            begun.pop_front();
         }
-        begun.push_back(Instant::now());
+        match begun.front() {
+            Some(first) if begun.len() >= most => tokio::time::sleep_until(*first + MINUTE).await,
+            _ => return,
+        }
     }
 }
 

@@ -77,6 +77,29 @@ async fn no_minute_has_more_calls_than_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_meets_a_pause_keeps_its_place_in_the_minute() {
+    let control = EndpointControl::new(CallLimits {
+        at_once: None,
+        per_minute: Some(1),
+    });
+    let start = Instant::now();
+    drop(control.enter().await);
+    let second = tokio::spawn({
+        let control = control.clone();
+        async move { drop(control.enter().await) }
+    });
+    tokio::task::yield_now().await;
+    // Over the moment at which there is room again.
+    control.pause();
+    tokio::time::sleep(MINUTE + Duration::from_secs(1)).await;
+    assert_eq!(control.usage(), usage(true, 0, 1));
+    control.resume();
+    second.await.unwrap();
+    let late = start.elapsed() - MINUTE - Duration::from_secs(1);
+    assert!(late < Duration::from_millis(10), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn calls_are_sent_in_the_order_they_came() {
     let control = EndpointControl::new(CallLimits {
         at_once: Some(1),
