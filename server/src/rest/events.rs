@@ -19,7 +19,8 @@ pub struct ServerSentEvent {
     id: String,
     /// Its type.
     event: String,
-    /// What happened, as JSON on one line.
+    /// A `RolloutEvent` as JSON on one line; `{}` in `position` and `missed`.
+    #[schema(content_media_type = "application/json")]
     data: String,
 }
 
