@@ -141,6 +141,28 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Its type: the word used everywhere.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Queued { .. } => "queued",
+            Self::StageStarted { .. } => "stage_started",
+            Self::StageEnded { .. } => "stage_ended",
+            Self::CommandStarted { .. } => "command_started",
+            Self::CommandOutput { .. } => "command_output",
+            Self::CommandEnded { .. } => "command_ended",
+            Self::Agent { .. } => "agent",
+            Self::CallStarted { .. } => "call_started",
+            Self::CallEnded { .. } => "call_ended",
+            Self::Reward { .. } => "reward",
+            Self::Held { .. } => "held",
+            Self::Released { .. } => "released",
+            Self::Finished { .. } => "finished",
+        }
+    }
+}
+
 /// What ended a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
