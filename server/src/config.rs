@@ -61,6 +61,8 @@ pub struct Serve {
     pub endpoint_limits: BTreeMap<String, NonZeroUsize>,
     /// As `--max-sessions`.
     pub max_sessions: Option<usize>,
+    /// As `--socket-ping`.
+    pub socket_ping_s: Option<f64>,
     /// As `--keep-abandoned`.
     pub keep_abandoned: bool,
     /// As `--grace`.
@@ -222,6 +224,12 @@ pub const KEYS: &[Key] = &[
         "max_sessions",
         "4",
         "OpenEnv sessions at once, under MAX_CONCURRENT_ENVS; default 4",
+    ),
+    key(
+        "serve",
+        "socket_ping_s",
+        "20.0",
+        "seconds between pings to an OpenEnv client's socket, which is closed when six in a row were not answered; default 20",
     ),
     key(
         "serve",

@@ -43,6 +43,7 @@ use axum::middleware;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -73,6 +74,8 @@ pub struct OpenEnv {
     pub sessions: Arc<openenv::Sessions>,
     /// How much of the surface there is.
     pub mode: openenv::EnvMode,
+    /// How often clients of sockets are asked whether they are there.
+    pub ping: Duration,
     /// Whether a rollout whose caller has gone is cancelled.
     pub cancel_abandoned: bool,
 }

@@ -31,6 +31,7 @@ mod socket;
 /// What is wrong with a request, in the words of OpenEnv's server.
 mod problems;
 
+pub use pulse::PING;
 pub use rpc::post as rpc;
 pub use sessions::Sessions;
 pub use socket::rpc as rpc_socket;

@@ -34,10 +34,9 @@ mod turns;
 mod ready;
 
 pub use abandon::CancelOnDrop;
-pub use board::written;
 pub use endpoints::ClientBaseUrl;
 pub use error::{Code, Place, ServiceError};
-pub use follow::FeedItem;
+pub use follow::{Feed, FeedItem, Follow};
 pub use ready::Readiness;
 pub use spec::RolloutSpec;
 pub use turns::{Detail, Turn};

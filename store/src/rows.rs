@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 /// A rollout as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RolloutRow {
     /// Its id.
     pub id: RolloutId,

@@ -23,6 +23,7 @@ pub struct Call {
 
 /// One choice of a reply, in tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Completion {
     /// `choices[].index`.
     pub index: u32,
@@ -30,6 +31,7 @@ pub struct Completion {
     pub token_ids: Vec<u32>,
     /// The log-probability of each sampled token; NaN (in JSON `null`) stands for one that was not a finite number.
     #[serde(deserialize_with = "numbers_or_null")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<Option<f64>>))]
     pub logprobs: Vec<f64>,
     /// The endpoint's name for each sampled token, where it sent log-probabilities.
     pub tokens: Vec<String>,
@@ -43,6 +45,7 @@ pub struct Completion {
 
 /// An alternative at a position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TopLogprob {
     /// The endpoint's name for the token.
     pub token: String,
@@ -51,6 +54,7 @@ pub struct TopLogprob {
     pub token_id: Option<u32>,
     /// Its log-probability; NaN (in JSON `null`) stands for one that was not a finite number.
     #[serde(deserialize_with = "number_or_null")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>))]
     pub logprob: f64,
 }
 
@@ -82,6 +86,7 @@ fn numbers_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64
 
 /// What is small of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CallMeta {
     /// Its id.
     pub id: CallId,
@@ -144,6 +149,7 @@ pub struct CallMeta {
 
 /// What a model server counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Usage {
     /// Tokens of the prompt.
@@ -159,6 +165,7 @@ pub struct Usage {
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CallEnd {
     /// The endpoint's reply was whole and the agent got it.
@@ -177,6 +184,7 @@ pub enum CallEnd {
 
 /// Who made a call, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
     /// The agent, on its own line of conversation.
@@ -193,6 +201,7 @@ pub enum Purpose {
 
 /// What the capture of a call is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureLevel {
     /// Text only.
@@ -205,6 +214,7 @@ pub enum CaptureLevel {
 
 /// What makes a call less than a clean, trainable turn. Those of which [`Flag::blocks_training`] is true take it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Flag {
     /// Two sources of ids disagree.
@@ -301,6 +311,7 @@ impl Flag {
 
 /// The dialects a call can be made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DialectName {
     /// OpenAI chat completions.
@@ -328,6 +339,7 @@ impl DialectName {
 
 /// A change made to a request because the endpoint refused it as it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum Change {
     /// A member was left out.
@@ -353,6 +365,7 @@ pub enum Change {
 
 /// The numbers of a finished call, for events and lists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CallSummary {
     /// Its id.
     pub id: CallId,

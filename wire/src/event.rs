@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The five stages of a rollout, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// A sandbox is made.
@@ -38,6 +39,7 @@ impl Stage {
 
 /// Something that happened in a rollout, with its place in the order of things.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RolloutEvent {
     /// Whose.
     pub rollout: RolloutId,
@@ -51,6 +53,7 @@ pub struct RolloutEvent {
 
 /// What happens in a rollout, as it happens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
     /// The rollout was taken; the first event of each.
@@ -138,8 +141,31 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Its type: the word used everywhere.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Queued { .. } => "queued",
+            Self::StageStarted { .. } => "stage_started",
+            Self::StageEnded { .. } => "stage_ended",
+            Self::CommandStarted { .. } => "command_started",
+            Self::CommandOutput { .. } => "command_output",
+            Self::CommandEnded { .. } => "command_ended",
+            Self::Agent { .. } => "agent",
+            Self::CallStarted { .. } => "call_started",
+            Self::CallEnded { .. } => "call_ended",
+            Self::Reward { .. } => "reward",
+            Self::Held { .. } => "held",
+            Self::Released { .. } => "released",
+            Self::Finished { .. } => "finished",
+        }
+    }
+}
+
 /// What ended a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReleasedBy {
     /// The caller said that it is done.
@@ -164,6 +190,7 @@ impl ReleasedBy {
 
 /// Standard output or standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStream {
     /// Standard output.
@@ -174,6 +201,7 @@ pub enum OutputStream {
 
 /// What an agent reports of itself, read from its structured output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum AgentEvent {
     /// It named its session.

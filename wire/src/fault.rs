@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why a rollout failed: one for each failed rollout, stored with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Fault {
     /// A stable word for branching on, such as `setup_command_failed`; docs/errors.md lists them.
     pub code: String,
@@ -24,6 +25,7 @@ pub struct Fault {
 
 /// Whose failure it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FaultOwner {
     /// Its commands, files or reward.
@@ -40,6 +42,7 @@ pub enum FaultOwner {
 
 /// How a rollout ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// The agent ended by itself with exit 0.

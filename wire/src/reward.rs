@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 /// The verdict on a rollout, with what it rests on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Reward {
     /// Passed / total, or the override; `None` where there is no verdict.
     pub value: Option<f64>,
@@ -17,11 +18,13 @@ pub struct Reward {
     pub separation: Separation,
     /// What the caller of a held rollout said about it, at most [`DETAIL_MAX_BYTES`] as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub detail: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// Who gave a reward its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RewardSource {
     /// The exit codes of the verify commands.
@@ -35,6 +38,7 @@ pub enum RewardSource {
 
 /// One command of setup or verify, and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CommandResult {
     /// The shell text.
     pub command: String,
@@ -58,6 +62,7 @@ pub struct CommandResult {
 
 /// What kept the agent's leavings away from verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Separation {
     /// A second sandbox that only the outputs were copied to.

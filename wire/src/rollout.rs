@@ -11,12 +11,14 @@ use std::collections::BTreeMap;
 
 /// What is known of a rollout when it starts. Holds no secret.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RolloutStart {
     /// Its id.
     pub id: RolloutId,
     /// The process that runs it.
     pub owner: OwnerId,
-    /// The task, with its defaults filled in.
+    /// The task, with its defaults filled in. Its keys are those of a task file.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub task: Task,
     /// Which of the n rollouts of the task it is, from 0.
     pub sample: u32,
@@ -45,6 +47,7 @@ pub struct RolloutStart {
 
 /// What came of a rollout. Written whatever happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RolloutOutcome {
     /// Its id.
     pub id: RolloutId,
@@ -83,6 +86,7 @@ pub struct RolloutOutcome {
 
 /// How far a rollout is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RolloutState {
     /// It waits.
@@ -113,6 +117,7 @@ impl RolloutState {
 
 /// How long a stage took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct StageTime {
     /// Which.
     pub stage: Stage,
@@ -122,6 +127,7 @@ pub struct StageTime {
 
 /// What the agent's program did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AgentOutcome {
     /// Exit code; 124 after a timeout, 128 + n after signal n.
     pub exit_code: i32,
@@ -139,6 +145,7 @@ pub struct AgentOutcome {
 
 /// What the calls of a rollout add up to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Totals {
     /// All calls.

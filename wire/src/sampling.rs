@@ -2,6 +2,7 @@ use serde::{Deserialize, Serialize};
 
 /// Sampling parameters. `None` means "nobody said"; what is set here is put on every call over what the agent sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
     /// 0 and up.

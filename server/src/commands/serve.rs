@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::exit::Exit;
 use crate::http::{self, Access, AccessConfig, App, ControlToken, Listener, OpenEnv};
 use crate::interrupt;
-use crate::openenv::{EnvMode, Sessions};
+use crate::openenv::{EnvMode, PING, Sessions};
 use crate::service::{ClientBaseUrl, Service, ServiceConfig};
 use crate::terminal::{STRONG, styled};
 use crate::workspace::Context;
@@ -67,6 +67,9 @@ pub struct Arguments {
     /// OpenEnv sessions at once; default MAX_CONCURRENT_ENVS, else 4.
     #[arg(long, value_name = "COUNT", help_heading = "OpenEnv")]
     pub max_sessions: Option<usize>,
+    /// Seconds between pings to an OpenEnv client's socket, which is closed when six in a row were not answered; default 20.
+    #[arg(long, value_name = "SECONDS", help_heading = "OpenEnv")]
+    pub socket_ping: Option<f64>,
     /// Let a rollout go on whose OpenEnv client has gone.
     #[arg(long, help_heading = "OpenEnv")]
     pub keep_abandoned: bool,
@@ -266,7 +269,20 @@ fn openenv(arguments: &Arguments, context: &Context) -> Result<OpenEnv, Failure>
                 .hint("it is `simulation` or `production`"));
         }
     };
+    let ping = match arguments.socket_ping.or(context.config.serve.socket_ping_s) {
+        None => PING,
+        // Of nothing, a timer cannot be made.
+        Some(seconds) => Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|ping| !ping.is_zero())
+            .ok_or_else(|| {
+                Failure::input(format!(
+                    "`{seconds}` of `--socket-ping` or `socket_ping_s` is no time"
+                ))
+            })?,
+    };
     Ok(OpenEnv {
+        ping,
         sessions: Sessions::new(
             arguments
                 .max_sessions

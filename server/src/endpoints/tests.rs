@@ -1,6 +1,10 @@
 use super::*;
+use crate::config::Config;
+use crate::environment::Environment;
+use dressage_tap::endpoint::{Endpoint, ProxyPolicy};
 use dressage_wire::task::CaptureMode;
 use secrecy::ExposeSecret;
+use std::time::Duration;
 
 fn choice(name: &str) -> Choice<'_> {
     Choice {

@@ -4,10 +4,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How often a client is asked.
+/// How often a client is asked where nobody says.
 pub const PING: Duration = Duration::from_secs(20);
 
-/// How often it may be asked in vain: two minutes, six times as long as uvicorn, which OpenEnv's servers run on, waits for a
+/// How often it may be asked in vain: with [`PING`] two minutes, six times as long as uvicorn, which OpenEnv's servers run on, waits for a
 /// pong. Clients whose event loop is busy with something else answer late.
 const UNANSWERED: u32 = 6;
 

@@ -5,7 +5,7 @@
 
 use super::environment::{Action, Environment, Observation};
 use super::problems::{Problem, reset_options};
-use super::pulse::{PING, Pulse};
+use super::pulse::Pulse;
 use super::rpc::{Place, SocketPlace, answer_text, answer_value, full as no_place};
 use super::{detail, sessions};
 use crate::http::App;
@@ -169,7 +169,8 @@ async fn serve(
         Some(session) => SocketPlace::Session(session.clone()),
         None => SocketPlace::Own(RolloutId::new().to_string(), Environment::new()),
     });
-    let mut pings = tokio::time::interval_at(tokio::time::Instant::now() + PING, PING);
+    let every = app.openenv.ping;
+    let mut pings = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     // While a long reply is sent no pings are.
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -178,7 +179,7 @@ async fn serve(
             () = app.stopping.cancelled() => break,
             message = inbox.recv() => message,
             _ = pings.tick() => {
-                if !ping(&pulse, &mut sink).await { break }
+                if !ping(&pulse, &mut sink, every).await { break }
                 continue;
             }
         };
@@ -191,7 +192,7 @@ async fn serve(
                 answer = &mut answer => break Some(answer),
                 () = gone(&reader) => break None,
                 _ = pings.tick() => {
-                    if !ping(&pulse, &mut sink).await { break None }
+                    if !ping(&pulse, &mut sink, every).await { break None }
                 }
             }
         };
@@ -232,9 +233,9 @@ async fn serve(
 }
 
 /// Asks whether the client is there; `false` where it is not.
-async fn ping(pulse: &Pulse, sink: &mut SplitSink<WebSocket, Message>) -> bool {
+async fn ping(pulse: &Pulse, sink: &mut SplitSink<WebSocket, Message>, patience: Duration) -> bool {
     let sending = sink.send(Message::Ping(Default::default()));
-    pulse.ask() && matches!(tokio::time::timeout(PING, sending).await, Ok(Ok(())))
+    pulse.ask() && matches!(tokio::time::timeout(patience, sending).await, Ok(Ok(())))
 }
 
 /// Waits until the client has gone.

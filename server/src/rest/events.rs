@@ -1,15 +1,31 @@
 use crate::http::{App, Path};
-use crate::service::{FeedItem, Position, ServiceError, written};
+use crate::service::{Feed, FeedItem, Follow, Position, ServiceError};
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::HeaderMap;
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use dressage_wire::event::RolloutEvent;
 use futures_util::stream::{self, Stream, StreamExt};
 use std::convert::Infallible;
+use std::fmt::Display;
+use std::future::Future;
+use std::io::Write as _;
 use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// How often a stream on which nothing happens says so.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// What a stream says then: a comment.
+const ALIVE: &[u8] = b":\n\n";
+
+/// How soon after a piece the next one may be sent. An event that comes alone is sent at once; of many in a row, those that come
+/// meanwhile go together, since each piece costs a listener and the server more than what is in it.
+const PACE: Duration = Duration::from_millis(5);
+
+/// Bytes that are sent together, where one event is not larger.
+const PIECE: usize = 64 << 10;
 
 /// One event of a stream, whose fields are lines of text; a stream is one after another.
 #[derive(utoipa::ToSchema)]
@@ -19,7 +35,8 @@ pub struct ServerSentEvent {
     id: String,
     /// Its type.
     event: String,
-    /// What happened, as JSON on one line.
+    /// A `RolloutEvent` as JSON on one line; `{}` in `position` and `missed`.
+    #[schema(content_media_type = "application/json")]
     data: String,
 }
 
@@ -48,11 +65,7 @@ pub async fn of_rollout(
         Some(last) => last.parse::<u64>().map_err(|_| not_an_id())?.saturating_add(1),
     };
     let follow = app.service.follow(id, from).await?;
-    let events = stream::unfold(follow, |mut follow| async move {
-        let event = follow.next().await?;
-        Some((sse(event.sequence.to_string(), &written(&event)), follow))
-    });
-    Ok(reply(&app, events))
+    Ok(reply(&app, Vec::new(), follow))
 }
 
 /// The events of all rollouts, from now on or from where a listener was.
@@ -74,34 +87,99 @@ pub async fn of_all(State(app): State<App>, headers: HeaderMap) -> Result<Respon
         Some(last) => Some(last.parse::<Position>().map_err(|()| not_an_id())?),
     };
     let feed = app.service.feed(from);
-    let start = Event::default()
-        .event("position")
-        .id(feed.position().to_string())
-        .data("{}");
-    let events = stream::unfold(feed, |mut feed| async move {
-        let event = match feed.next().await? {
-            FeedItem::Missed(position) => Ok(Event::default()
-                .event("missed")
-                .id(position.to_string())
-                .data("{}")),
-            FeedItem::Event(position, event) => sse(position.to_string(), event.written()),
-        };
-        Some((event, feed))
-    });
-    Ok(reply(&app, stream::iter([Ok(start)]).chain(events)))
+    let mut start = Vec::new();
+    bare(&mut start, "position", feed.position());
+    Ok(reply(&app, start, feed))
 }
 
-fn reply(app: &App, events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
-    let stopping = app.stopping.clone();
-    let events = events.take_until(async move { stopping.cancelled().await });
-    Sse::new(events)
-        .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
-        .into_response()
+/// Events that listeners are sent.
+trait Source: Send + 'static {
+    /// Waits until there is something to write; `false` at the end. Can be dropped and called again.
+    fn more(&mut self) -> impl Future<Output = bool> + Send;
+
+    /// Writes the next event; `false` where none is there yet.
+    fn write(&mut self, piece: &mut Vec<u8>) -> bool;
 }
 
-/// An event as it is sent. Its JSON has no line breaks, so it is one line of data.
-fn sse(id: String, (kind, json): &(String, String)) -> Result<Event, Infallible> {
-    Ok(Event::default().id(id).event(kind).data(json))
+impl Source for Follow {
+    fn more(&mut self) -> impl Future<Output = bool> + Send {
+        self.more()
+    }
+
+    fn write(&mut self, piece: &mut Vec<u8>) -> bool {
+        let event = self.take();
+        if let Some(event) = &event {
+            write_event(piece, event.sequence, event);
+        }
+        event.is_some()
+    }
+}
+
+impl Source for Feed {
+    fn more(&mut self) -> impl Future<Output = bool> + Send {
+        self.more()
+    }
+
+    fn write(&mut self, piece: &mut Vec<u8>) -> bool {
+        match self.take() {
+            None => return false,
+            Some(FeedItem::Missed) => bare(piece, "missed", self.position()),
+            Some(FeedItem::Event(told)) => piece.extend_from_slice(told.sent(|| {
+                let mut sent = Vec::new();
+                write_event(&mut sent, self.position(), &told.event);
+                sent
+            })),
+        }
+        true
+    }
+}
+
+/// The stream of what a source has, after some first bytes.
+fn reply(app: &App, first: Vec<u8>, source: impl Source) -> Response {
+    let first = stream::iter((!first.is_empty()).then(|| first.into()));
+    let pieces = first.chain(pieces(source, app.stopping.clone()));
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, Body::from_stream(pieces.map(Ok::<_, Infallible>))).into_response()
+}
+
+/// What is sent together. Where the server stops, what is there is still sent.
+fn pieces(source: impl Source, stopping: CancellationToken) -> impl Stream<Item = Bytes> + Send {
+    let start = (source, Instant::now(), stopping);
+    stream::unfold(start, |(mut source, earliest, stopping)| async move {
+        tokio::select! {
+            biased;
+            more = tokio::time::timeout(KEEP_ALIVE, source.more()) => match more {
+                Err(_) => return Some((Bytes::from_static(ALIVE), (source, earliest, stopping))),
+                Ok(false) => return None,
+                Ok(true) => {}
+            },
+            () = stopping.cancelled() => return None,
+        }
+        tokio::select! {
+            biased;
+            () = stopping.cancelled() => {}
+            () = tokio::time::sleep_until(earliest) => {}
+        }
+        let mut piece = Vec::new();
+        while piece.len() < PIECE && source.write(&mut piece) {}
+        Some((piece.into(), (source, Instant::now() + PACE, stopping)))
+    })
+}
+
+/// Writes an event as it is sent. Its JSON has no line breaks, so it is one line of data.
+fn write_event(piece: &mut Vec<u8>, id: impl Display, event: &RolloutEvent) {
+    // Writing to memory does not fail, and events are plain data that have a JSON form.
+    _ = write!(piece, "id: {id}\nevent: {}\ndata: ", event.event.name());
+    _ = serde_json::to_writer(&mut *piece, event);
+    piece.extend_from_slice(b"\n\n");
+}
+
+/// Writes what says something of the stream alone.
+fn bare(piece: &mut Vec<u8>, kind: &str, position: &Position) {
+    _ = write!(piece, "event: {kind}\nid: {position}\ndata: {{}}\n\n");
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {

@@ -3,6 +3,7 @@
 use crate::http::App;
 use axum::Json;
 use axum::extract::State;
+use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::{ContentBuilder, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
@@ -11,7 +12,7 @@ use utoipa::{Modify, OpenApi};
 #[openapi(
     info(
         title = "Dressage",
-        description = "Real coding agents, run as reinforcement-learning rollouts: REST with live events under /api/v1, and the surface of OpenEnv's opencode_env."
+        description = "Real coding agents, run as reinforcement-learning rollouts: REST with live events under /api/v1, and the surface of OpenEnv's opencode_env. Examples of what was recorded are real answers, whose long lists and texts are cut."
     ),
     paths(
         super::rollouts::submit,
@@ -55,8 +56,8 @@ use utoipa::{Modify, OpenApi};
         crate::http::operating::ready,
         crate::http::operating::metrics,
     ),
-    components(schemas(crate::http::ErrorBody)),
-    modifiers(&Everywhere),
+    components(schemas(crate::http::ErrorBody, dressage_wire::event::RolloutEvent)),
+    modifiers(&Everywhere, &Examples),
     tags(
         (name = "rollouts", description = "Asking for rollouts, and what comes of them."),
         (name = "records", description = "What was recorded of a rollout."),
@@ -123,6 +124,67 @@ impl Modify for Everywhere {
                     answers
                         .entry((*status).to_owned())
                         .or_insert_with(|| response.build().into());
+                }
+            }
+        }
+    }
+}
+
+/// Answers of a real server, one of each kind, which a test holds against the schemas. Set `UPDATE_EXAMPLES` for the test
+/// `what_was_recorded_is_of_the_types_that_the_document_names`, and it records them anew.
+#[derive(Debug)]
+struct Examples;
+
+/// Each with the path that answers so, and a name where it answers in several forms.
+const EXAMPLES: &[(&str, Option<&str>, &str)] = &[
+    (
+        "/api/v1/rollouts/{id}/calls",
+        None,
+        include_str!("examples/calls.json"),
+    ),
+    (
+        "/api/v1/rollouts/{id}/calls/{index}",
+        None,
+        include_str!("examples/turn.json"),
+    ),
+    (
+        "/api/v1/rollouts/{id}/trajectory",
+        Some("native"),
+        include_str!("examples/native.json"),
+    ),
+    (
+        "/api/v1/rollouts/{id}/trajectory",
+        Some("training"),
+        include_str!("examples/training.json"),
+    ),
+    (
+        "/api/v1/rollouts/{id}/events",
+        None,
+        include_str!("examples/event.json"),
+    ),
+];
+
+impl Modify for Examples {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for (path, name, text) in EXAMPLES {
+            let operation = document
+                .paths
+                .paths
+                .get_mut(*path)
+                .and_then(|item| item.get.as_mut());
+            let answer = operation.and_then(|operation| operation.responses.responses.get_mut("200"));
+            let (Some(RefOr::T(answer)), Ok(example)) = (answer, serde_json::from_str(text)) else {
+                continue;
+            };
+            for content in answer.content.values_mut() {
+                let RefOr::T(content) = content else { continue };
+                let value = Some(serde_json::Value::clone(&example));
+                match name {
+                    None => content.example = value,
+                    Some(name) => {
+                        let example = ExampleBuilder::new().value(value).build();
+                        content.examples.insert((*name).to_owned(), example.into());
+                    }
                 }
             }
         }

@@ -28,12 +28,11 @@ const PIECE: usize = 64 << 10;
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct Calls {
     /// In the order of recording.
-    #[schema(value_type = Vec<Object>)]
     pub calls: Vec<Call>,
 }
 
 /// A call.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct Call {
     /// Its numbers, with flags that were given when all calls were known.
     #[serde(flatten)]
@@ -98,7 +97,7 @@ fn known<T>(read: Result<T, dressage_store::StoreError>) -> Result<Option<T>, Se
     get, path = "/api/v1/rollouts/{id}/calls/{index}", tag = "records", operation_id = "get_call",
     params(("id" = String, Path, description = "id of a rollout"), ("index" = u32, Path, description = "index of a call")),
     responses(
-        (status = 200, description = "The call, as a turn.", body = Object),
+        (status = 200, description = "The call, as a turn.", body = Turn),
         (status = 404, description = "There is no such rollout or call.", body = crate::http::ErrorBody),
     )
 )]
@@ -119,6 +118,28 @@ pub async fn call(
     let number: u32 = index.parse().map_err(|_| unknown())?;
     let transcript = known(app.service.store().transcript(id).await)?.ok_or_else(unknown)?;
     Turn::one(&transcript, id, number).map(Json).ok_or_else(unknown)
+}
+
+/// A trajectory in the form `training`.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct TrainingTrajectory {
+    /// [`TRAINING_SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Whose.
+    pub rollout: RolloutId,
+    /// In the order of recording.
+    pub turns: Vec<Turn>,
+}
+
+/// A trajectory in one of its forms.
+#[derive(utoipa::ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it describes what is written piece by piece")]
+enum TrajectoryAnswer {
+    /// With `format=native`, or none.
+    Native(dressage_wire::export::native::Document<'static>),
+    /// With `format=training`.
+    Training(TrainingTrajectory),
 }
 
 /// In which form a trajectory is wanted.
@@ -168,7 +189,7 @@ fn query_of(query: &str) -> Result<(Format, Selection), ServiceError> {
         ("top_logprobs" = Option<String>, Query, description = "alternatives, where native: `keep` (default) or `drop`"),
     ),
     responses(
-        (status = 200, description = "The trajectory.", body = Object),
+        (status = 200, description = "The trajectory.", body = TrajectoryAnswer),
         (status = 404, description = "There is no such rollout.", body = crate::http::ErrorBody),
         (status = 422, description = "A key or value is wrong.", body = crate::http::ErrorBody),
     )
@@ -187,10 +208,12 @@ pub async fn trajectory(
         }),
         Format::Training => {
             let Some(mut transcript) = known(app.service.store().transcript(id).await)? else {
-                return Ok(Json(
-                    json!({"schema_version": TRAINING_SCHEMA_VERSION, "rollout": id, "turns": []}),
-                )
-                .into_response());
+                let empty = TrainingTrajectory {
+                    schema_version: TRAINING_SCHEMA_VERSION,
+                    rollout: id,
+                    turns: Vec::new(),
+                };
+                return Ok(Json(empty).into_response());
             };
             transcript.select(selection);
             streamed(move |writer| async move {

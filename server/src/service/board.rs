@@ -34,39 +34,35 @@ pub struct Board {
 #[derive(Debug, Default)]
 struct State {
     logs: HashMap<RolloutId, Arc<Log>>,
-    feed: VecDeque<(u64, Arc<Told>)>,
+    feed: VecDeque<Arc<Told>>,
     feed_text: usize,
     next: u64,
 }
 
-/// An event in the feed. Its JSON is made once, by the first listener who sends it, however many there are.
+/// An event in the feed. The form in which it is sent is made once, by the first listener who sends it, however many
+/// there are.
 #[derive(Debug)]
 pub struct Told {
-    event: Arc<RolloutEvent>,
-    written: OnceLock<(String, String)>,
+    /// Its number in the feed.
+    pub number: u64,
+    /// What happened.
+    pub event: Arc<RolloutEvent>,
+    sent: OnceLock<Vec<u8>>,
 }
 
 impl Told {
-    fn new(event: Arc<RolloutEvent>) -> Arc<Self> {
+    fn new(number: u64, event: Arc<RolloutEvent>) -> Arc<Self> {
         Arc::new(Self {
+            number,
             event,
-            written: OnceLock::new(),
+            sent: OnceLock::new(),
         })
     }
 
-    /// Its type and its JSON.
-    #[must_use]
-    pub fn written(&self) -> &(String, String) {
-        self.written.get_or_init(|| written(&self.event))
+    /// The form in which it is sent. All listeners must ask for the same one.
+    pub fn sent(&self, write: impl FnOnce() -> Vec<u8>) -> &[u8] {
+        self.sent.get_or_init(write)
     }
-}
-
-/// The type of an event and its JSON, which has no line breaks.
-#[must_use]
-pub fn written(event: &RolloutEvent) -> (String, String) {
-    let value = serde_json::to_value(event).unwrap_or_default();
-    let kind = value.pointer("/event/type").and_then(|kind| kind.as_str());
-    (kind.unwrap_or("event").to_owned(), value.to_string())
 }
 
 /// What happened in one rollout.
@@ -137,7 +133,7 @@ impl Board {
 
     /// What the feed has from a position on. `None` where that is no longer there, or belongs to another start.
     #[must_use]
-    pub fn since(&self, position: &Position) -> Option<Vec<(u64, Arc<Told>)>> {
+    pub fn since(&self, position: &Position) -> Option<VecDeque<Arc<Told>>> {
         let state = self.state();
         let first = state.next - state.feed.len() as u64;
         if position.epoch != self.epoch || position.next < first || position.next > state.next {
@@ -156,9 +152,9 @@ impl Observer for Board {
         let number = state.next;
         state.next += 1;
         state.feed_text += text_of(&kept.event);
-        state.feed.push_back((number, Told::new(kept)));
+        state.feed.push_back(Told::new(number, kept));
         while state.feed.len() > FEED_EVENTS_MAX || state.feed_text > FEED_TEXT_MAX {
-            let Some((_, oldest)) = state.feed.pop_front() else {
+            let Some(oldest) = state.feed.pop_front() else {
                 break;
             };
             state.feed_text -= text_of(&oldest.event.event);
@@ -311,7 +307,7 @@ mod tests {
         let start = board.now();
         board.event(&output(id, 0, 1));
         let read = board.since(&start).unwrap();
-        assert_eq!(read.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0]);
+        assert_eq!(read.iter().map(|told| told.number).collect::<Vec<_>>(), [0]);
         for sequence in 1..=FEED_EVENTS_MAX as u64 {
             board.event(&output(id, sequence, 0));
         }

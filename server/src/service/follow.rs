@@ -23,19 +23,33 @@ enum Source {
 impl Follow {
     /// The next event; `None` at the end.
     pub async fn next(&mut self) -> Option<Arc<RolloutEvent>> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                self.next = event.sequence + 1;
+        while self.more().await {
+            if let Some(event) = self.take() {
                 return Some(event);
             }
-            let Source::Live(log) = &self.source else {
-                return None;
-            };
-            if !log.has(self.next).await {
-                return None;
+        }
+        None
+    }
+
+    /// Waits until there is an event to take; `false` at the end. Can be dropped and called again.
+    pub async fn more(&mut self) -> bool {
+        !self.ready.is_empty()
+            || match &self.source {
+                Source::Live(log) => log.has(self.next).await,
+                Source::Stored => false,
             }
+    }
+
+    /// The next event, where it is there already.
+    pub fn take(&mut self) -> Option<Arc<RolloutEvent>> {
+        if let Source::Live(log) = &self.source
+            && self.ready.is_empty()
+        {
             self.ready = log.since(self.next).into();
         }
+        let event = self.ready.pop_front()?;
+        self.next = event.sequence + 1;
+        Some(event)
     }
 }
 
@@ -44,7 +58,7 @@ pub struct Feed {
     board: Arc<Board>,
     position: Position,
     grown: watch::Receiver<u64>,
-    ready: VecDeque<(u64, Arc<Told>)>,
+    ready: VecDeque<Arc<Told>>,
     /// Told once that something was missed.
     missed: bool,
 }
@@ -53,38 +67,41 @@ pub struct Feed {
 #[derive(Clone, Debug)]
 pub enum FeedItem {
     /// Events between the point that was asked for and this one are gone: what is shown must be read anew.
-    Missed(Position),
-    /// An event, and where the feed is after it.
-    Event(Position, Arc<Told>),
+    Missed,
+    /// An event.
+    Event(Arc<Told>),
 }
 
 impl Feed {
-    /// Where it is.
+    /// Where it is: after what was taken last.
     #[must_use]
     pub fn position(&self) -> &Position {
         &self.position
     }
 
-    /// The next item. `None` where the server is gone.
-    pub async fn next(&mut self) -> Option<FeedItem> {
-        loop {
-            if std::mem::take(&mut self.missed) {
-                return Some(FeedItem::Missed(self.position.clone()));
-            }
-            if let Some((number, event)) = self.ready.pop_front() {
-                self.position.next = number + 1;
-                return Some(FeedItem::Event(self.position.clone(), event));
-            }
-            let wanted = self.position.next;
-            self.grown.wait_for(|&next| next > wanted).await.ok()?;
+    /// Waits until there is something to take; `false` where the server is gone. Can be dropped and called again.
+    pub async fn more(&mut self) -> bool {
+        let wanted = self.position.next;
+        self.missed || !self.ready.is_empty() || self.grown.wait_for(|&next| next > wanted).await.is_ok()
+    }
+
+    /// The next item, where it is there already.
+    pub fn take(&mut self) -> Option<FeedItem> {
+        if self.ready.is_empty() && !self.missed {
             match self.board.since(&self.position) {
-                Some(events) => self.ready = events.into(),
+                Some(events) => self.ready = events,
                 None => {
                     self.position = self.board.now();
                     self.missed = true;
                 }
             }
         }
+        if std::mem::take(&mut self.missed) {
+            return Some(FeedItem::Missed);
+        }
+        let event = self.ready.pop_front()?;
+        self.position.next = event.number + 1;
+        Some(FeedItem::Event(event))
     }
 }
 
@@ -122,17 +139,17 @@ impl Service {
         let grown = board.grown();
         let now = board.now();
         let (position, ready, missed) = match from {
-            None => (now, Vec::new(), false),
+            None => (now, VecDeque::new(), false),
             Some(from) => match board.since(&from) {
                 Some(events) => (from, events, false),
-                None => (now, Vec::new(), true),
+                None => (now, VecDeque::new(), true),
             },
         };
         Feed {
             board,
             position,
             grown,
-            ready: ready.into(),
+            ready,
             missed,
         }
     }

@@ -14,17 +14,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Submitted {
     /// Its id.
-    #[schema(value_type = String, format = Uuid)]
     pub id: RolloutId,
     /// The group of rollouts of the same spec.
-    #[schema(value_type = Option<String>, format = Uuid)]
     pub group: Option<GroupId>,
     /// Which of the group it is, from 0.
     pub sample: u32,
     /// The caller's name of the task.
     pub task_id: Option<String>,
     /// Where it is: `queued`, but for an answer that is given again.
-    #[schema(value_type = String)]
     pub state: RolloutState,
 }
 
@@ -33,7 +30,6 @@ pub struct Submitted {
 pub struct Summary {
     /// What the store knows.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
     pub row: RolloutRow,
     /// What is known of it only while it lives.
     #[serde(flatten)]
@@ -45,7 +41,6 @@ pub struct Summary {
 pub struct LiveView {
     /// The stage that it is in.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
     /// It was asked to stop.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -81,10 +76,8 @@ pub struct View {
     #[serde(flatten)]
     pub summary: Summary,
     /// As it started, with the task; null while it waits.
-    #[schema(value_type = Option<Object>)]
     pub start: Option<RolloutStart>,
     /// What came of it; null while it waits or runs, and where it was interrupted.
-    #[schema(value_type = Option<Object>)]
     pub outcome: Option<RolloutOutcome>,
 }
 
@@ -94,7 +87,6 @@ pub struct Page {
     /// The rollouts, the latest first.
     pub rollouts: Vec<Summary>,
     /// `cursor` of the next page; null on the last.
-    #[schema(value_type = Option<String>)]
     pub next_cursor: Option<RolloutId>,
 }
 

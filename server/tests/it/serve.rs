@@ -9,6 +9,9 @@ mod client;
 /// REST: asking for rollouts, and what comes of them.
 mod rest;
 
+/// Answers, held against the OpenAPI document.
+mod schemas;
+
 /// Events as they happen, and later.
 mod events;
 

@@ -30,6 +30,7 @@ pub const DOCUMENT_COLUMN: &str = "document";
 
 /// A rollout with everything that is kept of it.
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Document<'a> {
     /// [`SCHEMA`].
     pub schema: Cow<'a, str>,
@@ -54,11 +55,13 @@ pub struct Document<'a> {
     /// The calls, in the order of recording.
     pub calls: Vec<DocumentCall<'a>>,
     /// The sequences that a trainer takes. They follow from the calls.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<DocumentSequence>))]
     pub sequences: Sequences<'a>,
 }
 
 /// Something that was said: a message, an array of tools, the rest of a request, a reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Content<'a> {
     /// SHA-256 of its bytes, the first 16 of it.
     pub hash: ContentHash,
@@ -71,6 +74,7 @@ pub struct Content<'a> {
 
 /// A call.
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DocumentCall<'a> {
     /// What is small. Its flags are those it was recorded with.
     pub meta: Cow<'a, CallMeta>,
@@ -91,11 +95,13 @@ pub struct DocumentCall<'a> {
     /// The prompt's ids, where they were captured.
     pub prompt: Option<Cow<'a, Delta<u32>>>,
     /// What was sampled.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<Completion>))]
     pub completions: Cow<'a, [Completion]>,
 }
 
 /// A request. See [`RequestParts`].
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DocumentRequest<'a> {
     /// The messages, as what they share with an earlier call's and what is new.
     pub messages: Delta<u32>,
@@ -109,6 +115,7 @@ pub struct DocumentRequest<'a> {
 
 /// Where tools are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DocumentTools {
     /// Offset in `rest` of the `null` that stands for them.
     pub at: u32,
@@ -127,6 +134,7 @@ pub enum Sequences<'a> {
 
 /// A sequence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DocumentSequence {
     /// `meta.index` of the call whose completion ends it.
     pub leaf: u32,
@@ -150,6 +158,7 @@ pub struct DocumentSequence {
 
 /// Where a completion lies in a sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DocumentTurn {
     /// `meta.index` of the call.
     pub call: u32,

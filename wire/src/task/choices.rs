@@ -24,6 +24,7 @@ pub enum VerifyWhen {
 
 /// Where model calls go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Through the tap.
@@ -35,6 +36,7 @@ pub enum Mode {
 
 /// Where the tap answers the agent's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
     /// On the host, through a relay in the sandbox.
@@ -48,6 +50,7 @@ pub enum Placement {
 
 /// How the tap asks the endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureMode {
     /// As the agent asked: streamed if it streams.

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 /// SHA-256 of some content, cut to 16 bytes: enough to tell the contents of one store apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(value_type = String))]
 pub struct ContentHash(pub [u8; 16]);
 
 impl ContentHash {

@@ -7,6 +7,7 @@ const MEMBERS: usize = 8;
 
 /// What made a prompt break with the call it goes on from: which message changed, and in what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Explanation {
     /// What kind of change it is.
     pub change: MessageChange,
@@ -22,6 +23,7 @@ pub struct Explanation {
 
 /// How a message changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MessageChange {
     /// The reply came back otherwise than it was given.

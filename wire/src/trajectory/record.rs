@@ -38,6 +38,7 @@ pub struct RequestParts {
 
 /// How an array was written, so that it can be written so again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ArrayLayout {
     /// Offset in the rest of the body of the `null` that stands for the array.
     pub at: u32,
@@ -51,6 +52,7 @@ pub struct ArrayLayout {
 
 /// A list, as what it shares with an earlier call's and what is new.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Delta<T> {
     /// `meta.index` of the call shared with.
     pub base: Option<u32>,
@@ -73,6 +75,7 @@ impl<T> Delta<T> {
 
 /// Where a prompt stops being what an earlier call's prompt and completion were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PrefixBreak {
     /// `meta.index` of the call it goes on from.
     pub base: u32,

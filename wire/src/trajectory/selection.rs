@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 /// What a trainer wants of trajectories. What is unset in JSON has its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Selection {
     /// What the calls that are trained were made for; by default the agent's own line of conversation. Foreign calls are
@@ -20,6 +21,7 @@ pub struct Selection {
 
 /// Whether something stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
     /// It stays.
@@ -31,6 +33,7 @@ pub enum Keep {
 
 /// The reward of a sub-agent's sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SubagentReward {
     /// That of the rollout.
@@ -107,6 +110,7 @@ pub struct UnknownWord {
 
 /// Why a call is not trained: the first of these that holds, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case", tag = "reason", content = "flag")]
 pub enum Untrained {
     /// It was made for something that is not selected, such as a title.

@@ -10,14 +10,14 @@ fn target(id: &str, rest: &str) -> String {
 }
 
 /// A server with a rollout that is held.
-fn held(more: Value) -> (Server, String) {
+pub fn held(more: Value) -> (Server, String) {
     let server = Setup::new().scripted_agent().start();
     let id = server.submit_one(&with(with(quick(), json!({"hold": true})), more));
     server.until(&id, "held");
     (server, id)
 }
 
-fn exec(server: &Server, id: &str, body: Value) -> Reply {
+pub fn exec(server: &Server, id: &str, body: Value) -> Reply {
     server.post(&target(id, "exec"), &body)
 }
 
@@ -26,7 +26,7 @@ fn put(server: &Server, id: &str, path: &str, content: &[u8]) -> Reply {
     request.body("application/octet-stream", content).send()
 }
 
-fn finish(server: &Server, id: &str, body: Value) -> Reply {
+pub fn finish(server: &Server, id: &str, body: Value) -> Reply {
     server.post(&target(id, "finish"), &body)
 }
 

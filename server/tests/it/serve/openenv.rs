@@ -310,6 +310,37 @@ fn sessions_of_all_kinds_share_one_capacity() {
 }
 
 #[test]
+fn a_client_that_reads_and_answers_no_ping_gives_its_place_back() {
+    let server = Setup::new()
+        .arguments(&["--max-sessions", "1", "--socket-ping", "0.05"])
+        .start();
+    let mut stream = Socket::open(&server, "/ws").into_stream();
+    assert_eq!(active(&server), 1);
+    // The others of its kind answer, and are asked for ever: this one only reads, to the end.
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).unwrap();
+    assert_eq!(read, [0x89, 0].repeat(6), "pings, and nothing else");
+    until_active(&server, 0);
+
+    let session = create(&server);
+    let mut stream = attach(&server, &session).into_stream();
+    std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+    // The session outlives its socket, as where a client closes it.
+    attach(&server, &session).close();
+    close(&server, &session);
+    until_active(&server, 0);
+
+    // A socket that is read answers pings.
+    let mut answers = Socket::open(&server, "/ws");
+    let mut pings = 0;
+    while pings < 20 {
+        pings += usize::from(answers.pinged());
+    }
+    assert_eq!(answers.ask(&json!({"type": "state"}))["type"], "state");
+    answers.close();
+}
+
+#[test]
 fn what_is_wrong_on_a_socket_is_said_and_leaves_it_open_or_not() {
     let server = Server::plain();
     let mut socket = Socket::open(&server, "/ws");

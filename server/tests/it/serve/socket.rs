@@ -94,6 +94,14 @@ impl Socket {
         }
     }
 
+    /// Whether the next that comes is a ping, which is answered.
+    #[track_caller]
+    pub fn pinged(&mut self) -> bool {
+        let is_ping = self.socket.read().unwrap().is_ping();
+        self.socket.flush().unwrap();
+        is_ping
+    }
+
     /// Ends the connection as clients do, and waits until it is over.
     pub fn close(mut self) {
         _ = self.socket.close(None);
