@@ -193,3 +193,64 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
 fn not_an_id() -> ServiceError {
     ServiceError::invalid("Last-Event-ID", "is not the id of an event of this stream")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers up to a count, a line each; then nothing comes.
+    struct Lines {
+        next: u32,
+        count: u32,
+    }
+
+    impl Source for Lines {
+        async fn more(&mut self) -> bool {
+            if self.next == self.count {
+                std::future::pending::<()>().await;
+            }
+            true
+        }
+
+        fn write(&mut self, piece: &mut Vec<u8>) -> bool {
+            if self.next == self.count {
+                return false;
+            }
+            piece.extend_from_slice(format!("{:0255}\n", self.next).as_bytes());
+            self.next += 1;
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_there_goes_in_few_pieces_and_is_still_sent_where_the_server_stops() {
+        let stopping = CancellationToken::new();
+        stopping.cancel();
+        let lines = Lines { next: 0, count: 1000 };
+        let pieces: Vec<Bytes> = pieces(lines, stopping).collect().await;
+        let lengths: Vec<usize> = pieces.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [PIECE, PIECE, PIECE, 1000 * 256 - 3 * PIECE]);
+        let text = String::from_utf8(pieces.concat()).unwrap();
+        let read = text.lines().map(|line| line.parse::<u32>().unwrap());
+        assert!(read.eq(0..1000));
+    }
+
+    #[test]
+    fn the_word_of_an_event_is_the_type_in_its_json() {
+        use dressage_wire::event::{Event, Stage};
+        let event = RolloutEvent {
+            rollout: "01a2289d-2de4-7000-84ad-46eb82fa46c1".parse().unwrap(),
+            sequence: 3,
+            unix_ms: 7,
+            event: Event::StageStarted { stage: Stage::Boot },
+        };
+        let mut piece = Vec::new();
+        write_event(&mut piece, 3, &event);
+        assert_eq!(
+            String::from_utf8(piece).unwrap(),
+            "id: 3\nevent: stage_started\n\
+             data: {\"rollout\":\"01a2289d-2de4-7000-84ad-46eb82fa46c1\",\"sequence\":3,\"unix_ms\":7,\
+             \"event\":{\"type\":\"stage_started\",\"stage\":\"boot\"}}\n\n"
+        );
+    }
+}

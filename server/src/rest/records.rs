@@ -137,7 +137,7 @@ pub struct TrainingTrajectory {
 #[expect(dead_code, reason = "it describes what is written piece by piece")]
 enum TrajectoryAnswer {
     /// With `format=native`, or none.
-    Native(dressage_wire::export::native::Document<'static>),
+    Native(Box<dressage_wire::export::native::Document<'static>>),
     /// With `format=training`.
     Training(TrainingTrajectory),
 }
