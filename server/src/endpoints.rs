@@ -26,7 +26,7 @@ mod settings;
 /// What probes found out, kept from one process to the next.
 pub mod probes;
 
-pub use catalogue::{DEMO, SHORTHANDS, known_names};
+pub use catalogue::{DEMO, SHORTHANDS, catalogue_names, known_names, shorthand};
 pub use choice::{Choice, Chosen, is_listed, resolve};
 pub use error::EndpointError;
 

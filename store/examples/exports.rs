@@ -216,7 +216,7 @@ fn per_second(count: u64, took: Duration) -> f64 {
 async fn main() {
     let mut arguments = std::env::args().skip(1);
     let rollouts: u64 = arguments.next().map_or(1_000, |count| count.parse().unwrap());
-    let wanted: Vec<String> = arguments.collect();
+    let wanted: Vec<Shape> = arguments.map(|shape| shape.parse().unwrap()).collect();
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let start = start();
@@ -252,7 +252,7 @@ async fn main() {
     );
 
     for shape in Shape::ALL {
-        if !wanted.is_empty() && !wanted.contains(&shape.to_string()) {
+        if !wanted.is_empty() && !wanted.contains(&shape) {
             continue;
         }
         for (format, compression, name) in [

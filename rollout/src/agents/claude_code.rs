@@ -47,18 +47,12 @@ impl Agent for ClaudeCode {
 
     fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
         let version = tree::version(NAME, version, VERSION)?;
-        // One native program.
         let package = for_this_machine(
             NAME,
             "@anthropic-ai/claude-code-linux-x64",
             "@anthropic-ai/claude-code-linux-arm64",
         )?;
-        let source = NpmPackages {
-            packages: vec![format!("{package}@{version}")],
-            kept: format!("node_modules/{package}"),
-            program: "claude",
-            script: None,
-        };
+        let source = NpmPackages::program(package, &version, "claude");
         Ok(Tree::new(NAME, version, source))
     }
 

@@ -39,6 +39,16 @@ pub(super) fn for_this_machine<T>(agent: &'static str, x86_64: T, aarch64: T) ->
 }
 
 impl NpmPackages {
+    /// One native program, relative to the package's folder.
+    pub(super) fn program(package: &str, version: &str, program: &'static str) -> Self {
+        Self {
+            packages: vec![format!("{package}@{version}")],
+            kept: format!("node_modules/{package}"),
+            program,
+            script: None,
+        }
+    }
+
     /// Scripts that run with a Node.js of their own; `script` is relative to `node_modules`.
     pub(super) fn scripts(
         agent: &'static str,

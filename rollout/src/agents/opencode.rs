@@ -65,13 +65,7 @@ impl Agent for OpenCode {
 
     fn tree(&self, version: Option<&str>) -> Result<Tree, AgentError> {
         let version = tree::version(NAME, version, VERSION)?;
-        let package = package()?;
-        let source = NpmPackages {
-            packages: vec![format!("{package}@{version}")],
-            kept: format!("node_modules/{package}"),
-            program: "bin/opencode",
-            script: None,
-        };
+        let source = NpmPackages::program(package()?, &version, "bin/opencode");
         Ok(Tree::new(NAME, version, source))
     }
 

@@ -131,8 +131,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     };
     let config = service(arguments, context, client_base_url)?;
     let grace = arguments.grace.or(file.grace_s).unwrap_or(DEFAULT_GRACE_S);
-    let grace = Duration::try_from_secs_f64(grace)
-        .map_err(|_| Failure::input(format!("`{grace}` of `--grace` or `grace_s` is no time")))?;
+    let grace = time(grace).ok_or_else(|| no_time(grace, "`--grace` or `grace_s`"))?;
     let openenv = openenv(arguments, context)?;
     let listener = Listener::bind(host, arguments.port.or(file.port).unwrap_or(DEFAULT_PORT))
         .await
@@ -247,6 +246,15 @@ fn tell_port(path: &Path, port: u16) -> Result<(), Failure> {
 }
 
 /// What OpenEnv clients find, as the variables of OpenEnv's own server have it.
+/// So many seconds, if they are a time.
+fn time(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn no_time(seconds: f64, setting: &str) -> Failure {
+    Failure::input(format!("`{seconds}` of {setting} is no time"))
+}
+
 fn openenv(arguments: &Arguments, context: &Context) -> Result<OpenEnv, Failure> {
     let variable = |name| context.environment.get(name).filter(|value| !value.is_empty());
     let from_variable = match variable(names::MAX_CONCURRENT_ENVS) {
@@ -272,14 +280,9 @@ fn openenv(arguments: &Arguments, context: &Context) -> Result<OpenEnv, Failure>
     let ping = match arguments.socket_ping.or(context.config.serve.socket_ping_s) {
         None => PING,
         // Of nothing, a timer cannot be made.
-        Some(seconds) => Duration::try_from_secs_f64(seconds)
-            .ok()
+        Some(seconds) => time(seconds)
             .filter(|ping| !ping.is_zero())
-            .ok_or_else(|| {
-                Failure::input(format!(
-                    "`{seconds}` of `--socket-ping` or `socket_ping_s` is no time"
-                ))
-            })?,
+            .ok_or_else(|| no_time(seconds, "`--socket-ping` or `socket_ping_s`"))?,
     };
     Ok(OpenEnv {
         ping,

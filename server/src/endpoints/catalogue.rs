@@ -62,11 +62,21 @@ pub const SHORTHANDS: &[Shorthand] = &[
     },
 ];
 
+/// The endpoint known by that name.
+#[must_use]
+pub fn shorthand(name: &str) -> Option<&'static Shorthand> {
+    SHORTHANDS.iter().find(|shorthand| shorthand.name == name)
+}
+
+/// The names that the catalogue has.
+pub fn catalogue_names() -> impl Iterator<Item = &'static str> {
+    SHORTHANDS.iter().map(|shorthand| shorthand.name).chain([DEMO])
+}
+
 /// Every name that can be chosen.
 #[must_use]
 pub fn known_names(config: &Config) -> Vec<String> {
-    let catalogue = SHORTHANDS.iter().map(|shorthand| shorthand.name).chain([DEMO]);
-    let mut known: Vec<String> = catalogue.map(str::to_owned).collect();
+    let mut known: Vec<String> = catalogue_names().map(str::to_owned).collect();
     known.extend(
         config
             .endpoints

@@ -1,4 +1,4 @@
-use super::catalogue::{CUSTOM, DEMO, SHORTHANDS, known_names};
+use super::catalogue::{CUSTOM, DEMO, known_names, shorthand};
 use super::error::EndpointError;
 use super::keys::{KeySource, named_key, own_key};
 use super::settings::{prices, proxy, timeouts};
@@ -55,7 +55,7 @@ pub fn resolve(
     if name == DEMO && !config.endpoints.contains_key(DEMO) {
         return demo(choice);
     }
-    let shorthand = SHORTHANDS.iter().find(|shorthand| shorthand.name == name);
+    let shorthand = shorthand(name);
     let configured = config.endpoints.get(name);
     if shorthand.is_none() && configured.is_none() && choice.name.or(default).is_some() {
         return Err(EndpointError::UnknownName {
@@ -150,7 +150,7 @@ pub fn is_listed(url: &str, config: &Config, environment: &Environment) -> bool 
     let unset = EndpointConfig::default();
     wanted.is_some()
         && known_names(config).iter().any(|name| {
-            let shorthand = SHORTHANDS.iter().find(|shorthand| shorthand.name == name);
+            let shorthand = shorthand(name);
             let configured = config.endpoints.get(name).unwrap_or(&unset);
             let own = own_url(shorthand, configured, environment).ok().flatten();
             own.is_some_and(|own| origin(&own.url) == wanted)

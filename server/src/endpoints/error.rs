@@ -1,4 +1,4 @@
-use super::catalogue::{CUSTOM, DEMO, SHORTHANDS};
+use super::catalogue::{CUSTOM, DEMO, catalogue_names};
 use crate::error::{Failure, nearest};
 use crate::exit::Exit;
 
@@ -85,12 +85,7 @@ impl EndpointError {
         match self {
             Self::NoChoice => Some(format!(
                 "pass `--endpoint NAME` ({}), or `--base-url URL --model MODEL`",
-                SHORTHANDS
-                    .iter()
-                    .map(|shorthand| shorthand.name)
-                    .chain([DEMO])
-                    .collect::<Vec<_>>()
-                    .join(", ")
+                catalogue_names().collect::<Vec<_>>().join(", ")
             )),
             Self::UnknownName { name, known } => {
                 Some(match nearest(name, known.iter().map(String::as_str)) {

@@ -37,14 +37,8 @@ pub fn own_url(
     let Some((url, dot_env_variable)) = found else {
         return Ok(None);
     };
-    let url = checked_url(url)?;
-    let url = if shorthand.is_some() {
-        with_version(&url)
-    } else {
-        url
-    };
     Ok(Some(OwnUrl {
-        url,
+        url: server_url(shorthand, url)?,
         dot_env_variable,
     }))
 }
@@ -57,15 +51,17 @@ pub fn replicas(
     shorthand: Option<&Shorthand>,
     configured: &EndpointConfig,
 ) -> Result<Vec<String>, EndpointError> {
-    let url = |url: &String| {
-        let url = checked_url(url)?;
-        Ok(if shorthand.is_some() {
-            with_version(&url)
-        } else {
-            url
-        })
-    };
-    configured.replicas.iter().map(url).collect()
+    let replicas = configured.replicas.iter();
+    replicas.map(|url| server_url(shorthand, url)).collect()
+}
+
+/// The URL of one of an endpoint's servers; of those known by name it may lack the version.
+fn server_url(shorthand: Option<&Shorthand>, url: &str) -> Result<String, EndpointError> {
+    let url = checked_url(url)?;
+    Ok(match shorthand {
+        Some(_) => with_version(&url),
+        None => url,
+    })
 }
 
 /// A URL without its trailing slashes, if it can be one of an endpoint.

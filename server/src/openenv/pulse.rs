@@ -7,8 +7,8 @@ use std::time::Duration;
 /// How often a client is asked where nobody says.
 pub const PING: Duration = Duration::from_secs(20);
 
-/// How often it may be asked in vain: with [`PING`] two minutes, six times as long as uvicorn, which OpenEnv's servers run on, waits for a
-/// pong. Clients whose event loop is busy with something else answer late.
+/// How often it may be asked in vain: with [`PING`] two minutes, six times as long as uvicorn, which OpenEnv's servers run
+/// on, waits for a pong. Clients whose event loop is busy with something else answer late.
 const UNANSWERED: u32 = 6;
 
 /// What is known of a client's answers to pings.

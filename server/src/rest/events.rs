@@ -1,3 +1,4 @@
+use super::export::PIECE;
 use crate::http::{App, Path};
 use crate::service::{Feed, FeedItem, Follow, Position, ServiceError};
 use axum::body::{Body, Bytes};
@@ -20,16 +21,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// What a stream says then: a comment.
 const ALIVE: &[u8] = b":\n\n";
 
-/// How soon after a piece the next one may be sent. An event that comes alone is sent at once; of many in a row, those that come
-/// meanwhile go together, since each piece costs a listener and the server more than what is in it.
+/// How soon after a piece the next one may be sent. An event that comes alone is sent at once; of many in a row, those that
+/// come meanwhile go together, since each piece costs a listener and the server more than what is in it.
 const PACE: Duration = Duration::from_millis(5);
-
-/// Bytes that are sent together, where one event is not larger.
-const PIECE: usize = 64 << 10;
 
 /// One event of a stream, whose fields are lines of text; a stream is one after another.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes what `sse` makes")]
+#[expect(dead_code, reason = "it describes what `write_event` makes")]
 pub struct ServerSentEvent {
     /// Where it stands in its stream; sent back as `Last-Event-ID`.
     id: String,

@@ -11,6 +11,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
+/// Bytes of a body that are sent together; more where what must stand together is larger.
+pub const PIECE: usize = 64 << 10;
+
 /// Pieces of a body that are made ahead of whoever takes them.
 const PIECES_AHEAD: usize = 4;
 

@@ -3,6 +3,7 @@
 use crate::http::App;
 use axum::Json;
 use axum::extract::State;
+use std::sync::LazyLock;
 use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::{ContentBuilder, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
@@ -192,8 +193,9 @@ impl Modify for Examples {
 }
 
 /// `GET /openapi.json`.
-pub async fn json(State(_): State<App>) -> Json<utoipa::openapi::OpenApi> {
-    Json(Document::openapi())
+pub async fn json(State(_): State<App>) -> Json<&'static utoipa::openapi::OpenApi> {
+    static DOCUMENT: LazyLock<utoipa::openapi::OpenApi> = LazyLock::new(Document::openapi);
+    Json(&DOCUMENT)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use super::export::{BodyWriter, streamed};
+use super::export::{BodyWriter, PIECE, streamed};
 use crate::http::{App, Path};
 use crate::selection;
 use crate::service::{Code, Detail, ServiceError, Turn};
@@ -20,9 +20,6 @@ use std::io::Write as _;
 
 /// The version of trajectories in the form `training`.
 pub const TRAINING_SCHEMA_VERSION: u32 = 1;
-
-/// Bytes that are sent together.
-const PIECE: usize = 64 << 10;
 
 /// The calls of a rollout, without what was said.
 #[derive(Debug, Serialize, utoipa::ToSchema)]

@@ -1,15 +1,13 @@
 //! What holds for all calls to an endpoint: pauses, several servers, and budgets of time and cost.
 
-use crate::support::{
-    Act, Agent, FakeEndpoint, Script, Stage, agent, ask, closed_port, fixture, session, soon,
-};
+use crate::support::{Act, Agent, FakeEndpoint, Script, Stage, agent, ask, fixture, session, soon};
 use dressage_tap::endpoint::Prices;
 use dressage_tap::{Budgets, CallLimits, Endpoint};
+use dressage_testkit::closed::ClosedPort;
 use dressage_wire::call::{CallEnd, Flag};
 use http_body_util::BodyExt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpSocket;
 use tokio::sync::Notify;
 
 fn whole() -> Script {
@@ -118,11 +116,11 @@ async fn no_more_calls_are_sent_at_once_than_the_endpoint_allows() {
     soon("the end of all calls", control.drained()).await;
 }
 
-/// A base URL at which nobody listens, for as long as the socket lives.
-fn nobody() -> (TcpSocket, String) {
-    let socket = closed_port();
-    let url = format!("http://{}/v1", socket.local_addr().unwrap());
-    (socket, url)
+/// A base URL at which nobody listens, for as long as the port is kept.
+fn nobody() -> (ClosedPort, String) {
+    let closed = ClosedPort::take().unwrap();
+    let url = format!("http://{}/v1", closed.address());
+    (closed, url)
 }
 
 #[tokio::test]

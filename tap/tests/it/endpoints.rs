@@ -1,8 +1,9 @@
 use crate::support::agent::read;
-use crate::support::{Act, Agent, FakeEndpoint, Received, Script, Stage, ask, closed_port, fixture, session};
+use crate::support::{Act, Agent, FakeEndpoint, Received, Script, Stage, ask, fixture, session};
 use dressage_tap::address::AddressPolicy;
 use dressage_tap::endpoint::{ProxyPolicy, with_version};
 use dressage_tap::{Endpoint, EndpointError, Upstream};
+use dressage_testkit::closed::ClosedPort;
 use dressage_wire::call::{Call, CallEnd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -93,9 +94,9 @@ async fn tls_server() -> u16 {
 
 #[tokio::test]
 async fn an_endpoint_that_is_down_is_named_with_what_may_help() {
-    let closed = closed_port();
-    let port = closed.local_addr().unwrap().port();
-    let (message, hint) = advised(Endpoint::at("", format!("http://127.0.0.1:{port}/v1")), 502).await;
+    let closed = ClosedPort::take().unwrap();
+    let url = format!("http://{}/v1", closed.address());
+    let (message, hint) = advised(Endpoint::at("", url), 502).await;
     assert!(message.contains("no connection could be made"), "{message}");
     assert!(message.contains("Connection refused"), "{message}");
     assert_eq!(hint, "is the server running, and is the port right?");

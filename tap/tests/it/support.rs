@@ -16,7 +16,6 @@ use dressage_wire::ids::RolloutId;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpSocket;
 
 /// Longer than anything here takes, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,14 +26,6 @@ pub fn fixture(name: &str) -> Vec<u8> {
         .join("../fixtures/engines")
         .join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// A port of loopback that refuses connections, and is nobody else's, for as long as it lives: it is bound, and never
-/// listens.
-pub fn closed_port() -> TcpSocket {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
-    socket
 }
 
 /// Waits for something that has to happen.

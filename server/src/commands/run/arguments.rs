@@ -1,6 +1,6 @@
 //! What `dressage run` takes.
 
-use crate::endpoints::{DEMO, SHORTHANDS};
+use crate::endpoints::catalogue_names;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dressage_rollout::agents::Agents;
 use dressage_sandbox::registry;
@@ -203,7 +203,7 @@ fn agents() -> String {
 }
 
 fn endpoints() -> String {
-    let names: Vec<_> = SHORTHANDS.iter().map(|known| known.name).chain([DEMO]).collect();
+    let names: Vec<_> = catalogue_names().collect();
     format!(
         "The model endpoint: {}, or one of the configuration file",
         names.join(", ")

@@ -4,7 +4,7 @@
 //! It is asked for its models, on the very way that calls go (proxy, certificates, refused addresses, redirects): through
 //! a session of the tap.
 
-use crate::endpoints::SHORTHANDS;
+use crate::endpoints::shorthand;
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::terminal::{Terminal, one_line};
@@ -103,10 +103,7 @@ pub async fn endpoint(upstream: &Upstream, terminal: &Terminal) -> Result<(), Fa
 }
 
 fn key_hint(endpoint: &Endpoint) -> String {
-    let shorthand = SHORTHANDS
-        .iter()
-        .find(|shorthand| shorthand.name == endpoint.name);
-    match (&endpoint.api_key, shorthand) {
+    match (&endpoint.api_key, shorthand(&endpoint.name)) {
         (None, None) => "no key was sent; `--api-key-env VARIABLE` names the variable that holds one".into(),
         (_, Some(shorthand)) => format!("is {} right?", shorthand.key_variable),
         (Some(_), None) => "is the key in its variable right?".into(),
