@@ -1,3 +1,4 @@
+use crate::relay::MOST_CONNECTIONS;
 use crate::session::Session;
 use std::io;
 use std::pin::Pin;
@@ -11,8 +12,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 use tokio_util::sync::CancellationToken;
 
-/// Connections of one sandbox at a time. Further ones are reset.
-const MOST_CONNECTIONS: usize = 128;
+/// Connections of one sandbox at a time. Further ones are reset. A relay carries fewer; but it may be done with one, and carry
+/// the next, before this side is.
+const SERVED_CONNECTIONS: usize = MOST_CONNECTIONS + MOST_CONNECTIONS / 2;
 
 /// Streams at which the multiplexer itself gives the channel up: somebody ignores the resets.
 const MOST_STREAMS: usize = 2 * MOST_CONNECTIONS;
@@ -86,7 +88,7 @@ impl Session {
             match next {
                 None => break ChannelEnd::Closed,
                 Some(Err(error)) => break ChannelEnd::Broken(error),
-                Some(Ok(stream)) if connections.len() < MOST_CONNECTIONS => {
+                Some(Ok(stream)) if connections.len() < SERVED_CONNECTIONS => {
                     connections.spawn(Arc::clone(&self).serve_connection(stream.compat()));
                 }
                 Some(Ok(stream)) => {

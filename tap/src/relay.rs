@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
 /// Connections carried at once; further ones wait to be accepted.
-const MAX_CONNECTIONS: usize = 256;
+pub(crate) const MOST_CONNECTIONS: usize = 128;
 
 /// How long to wait after a failure to accept, which comes of having no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -94,7 +94,7 @@ pub(crate) async fn carry<C: Carrier>(channel: C, listener: TcpListener) {
 }
 
 async fn accept(listener: TcpListener, opener: Opener) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut connections = tokio::task::JoinSet::new();
     // Closed never, hence a place always comes.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {

@@ -20,6 +20,10 @@ const GATHER_BYTES: usize = 16 << 10;
 /// How long an event may be held back for what might move into it from the next one.
 const HOLD: Duration = Duration::from_millis(50);
 
+/// How often whoever writes for the agent asks in vain, before what has come in is passed on: hyper's server asks twice
+/// (it writes, flushes and writes again) before other tasks run, of which one is the endpoint's connection.
+const TURNS: u8 = 2;
+
 /// How long the end of a body may come after its last event, for the endpoint's connection to be used again.
 const TRAILING: Duration = Duration::from_secs(1);
 
@@ -29,15 +33,22 @@ pub(crate) struct Streaming {
     upstream: Arc<Upstream>,
     body: Incoming,
     out: BytesMut,
-    /// Whether the agent has had something of it.
-    begun: bool,
-    /// Whether whoever writes for the agent was given the time to write that.
-    first_is_out: bool,
-    /// Whether the endpoint's connection had its turn since it last gave something.
-    yielded: bool,
+    first: First,
+    /// How often it was asked in vain since the endpoint's connection last gave something.
+    turns: u8,
     phase: Phase,
     waits: Waits,
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The first part of a stream, which is not gathered: an agent waits for it, and behind a fast endpoint there is always
+/// more.
+#[derive(PartialEq, Eq)]
+enum First {
+    Awaited,
+    /// Handed to whoever writes for the agent.
+    Given,
+    Written,
 }
 
 enum Phase {
@@ -95,9 +106,8 @@ impl Streaming {
                 upstream,
                 body,
                 out: BytesMut::new(),
-                begun: false,
-                first_is_out: false,
-                yielded: false,
+                first: First::Awaited,
+                turns: 0,
                 phase,
                 waits,
                 timer: None,
@@ -108,8 +118,8 @@ impl Streaming {
     /// The next part for the agent; `None` at the end, when the call is recorded.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         // Whoever writes for the agent writes only when there is nothing to be had here.
-        if self.begun && !self.first_is_out {
-            self.first_is_out = true;
+        if self.first == First::Given {
+            self.first = First::Written;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -130,10 +140,11 @@ impl Streaming {
                 Poll::Ready(Some(Err(error))) => self.broken(&SendError::Cut(error)),
                 Poll::Ready(None) => self.end(StreamEnd::EndOfBody, None),
                 // A read brings many events, of which the endpoint's connection hands over one at a time: it gets a turn,
-                // and what it has goes out in one write. Where it has no more, that costs a few microseconds. What comes
-                // first is not gathered: an agent waits for it, and behind a fast endpoint there is always more.
-                Poll::Pending if !self.out.is_empty() && self.begun && !self.yielded => {
-                    self.yielded = true;
+                // and what it has goes out in one write. Where it has no more, that costs a few microseconds.
+                Poll::Pending
+                    if !self.out.is_empty() && self.first == First::Written && self.turns < TURNS =>
+                {
+                    self.turns += 1;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -145,12 +156,14 @@ impl Streaming {
 
     fn give(&mut self) -> Bytes {
         self.waits.sent = self.waits.received;
-        self.begun = true;
+        if self.first == First::Awaited {
+            self.first = First::Given;
+        }
         self.out.split().freeze()
     }
 
     fn receive(&mut self, data: &[u8]) {
-        self.yielded = false;
+        self.turns = 0;
         self.waits.received = Instant::now();
         let Phase::Live { call, capture } = &mut self.phase else {
             // What comes after a stream's last event is no part of it.

@@ -82,6 +82,24 @@ async fn a_client_that_breaks_off_ends_its_stream_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_connection_over_the_limit_waits_for_its_place() {
+    let (address, mut streams, _carrying) = relay().await;
+    let mut carried = Vec::new();
+    for _ in 0..MOST_CONNECTIONS {
+        carried.push(connect(address, &mut streams).await);
+    }
+    let mut waiting = TcpStream::connect(address).await.unwrap();
+    waiting.write_all(b"x").await.unwrap();
+    let (client, stream) = carried.last_mut().unwrap();
+    ping(client, stream).await;
+    assert!(streams.try_recv().is_err());
+    drop(carried.pop());
+    let mut stream = streams.recv().await.unwrap();
+    stream.read_exact(&mut [0]).await.unwrap();
+    ping(&mut waiting, &mut stream).await;
+}
+
+#[tokio::test]
 async fn a_connection_that_says_nothing_has_no_stream() {
     let (address, mut streams, _carrying) = relay().await;
     let mut silent = TcpStream::connect(address).await.unwrap();

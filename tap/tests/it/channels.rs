@@ -135,7 +135,7 @@ async fn a_stream_that_is_not_read_stalls_alone() {
 async fn too_many_streams_are_reset_and_the_others_live_on() {
     let channel = Channel::over(Stage::new(|_, _| Script::json(200, "{\"choices\":[]}")).await);
     let mut held = Vec::new();
-    for _ in 0..128 {
+    for _ in 0..192 {
         let mut stream = channel.relay.stream().await;
         stream.write_all(b"GET /held HTTP/1.1\r\n").await.unwrap();
         held.push(stream);

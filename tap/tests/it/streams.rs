@@ -188,6 +188,31 @@ async fn the_first_event_does_not_wait_for_those_behind_it() {
 }
 
 #[tokio::test]
+async fn what_comes_in_one_read_goes_out_in_few_parts() {
+    let body = fixture("vllm-0.32.0/list_tools_stream_lp5_ids.response.body");
+    let text = String::from_utf8(body).unwrap();
+    let stage = Stage::new(move |_, _| {
+        let script = text.split_inclusive("\n\n").fold(Script::stream(), Script::chunk);
+        script.finish().at_once()
+    })
+    .await;
+    let mut agent = stage.agent().await;
+    let request = agent.post(ask(true));
+    let mut reply = agent.send(request).await.into_body();
+    let mut parts = Vec::new();
+    while let Some(frame) = soon("a part", reply.frame()).await {
+        let bytes = frame.unwrap().into_data().unwrap();
+        parts.push(String::from_utf8(bytes.to_vec()).unwrap());
+    }
+    // Of its 45 events, some of which are of token ids alone.
+    assert_eq!(parts.concat().matches("data: ").count(), 26);
+    assert!(parts.concat().ends_with("data: [DONE]\n\n"));
+    // The first event by itself, and what is less than a part's bytes: together, or in two where the endpoint's connection
+    // had to read twice.
+    assert!(parts.len() <= 3, "{parts:#?}");
+}
+
+#[tokio::test]
 async fn trap_22_a_silent_endpoint_makes_comments_and_an_early_head() {
     let gate = Arc::new(Notify::new());
     let held = gate.clone();

@@ -1,5 +1,7 @@
 //! Programs under measurement: started, watched, ended.
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -62,6 +64,54 @@ pub fn end_with_standard_input() {
 /// Where none is.
 pub fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind(("127.0.0.1", 0))?.local_addr()
+}
+
+/// Keeps threads on one processor for as long as this lives.
+#[derive(Debug)]
+pub struct OneProcessor {
+    /// Where each was allowed to run before.
+    before: Vec<(Pid, CpuSet)>,
+}
+
+impl OneProcessor {
+    /// Keeps this thread, with all that it starts from now on, and the threads of a process on the first processor that
+    /// this thread may use.
+    ///
+    /// # Errors
+    /// Where the system does not allow it.
+    pub fn keep(process: u32) -> io::Result<Self> {
+        let this_thread = Pid::from_raw(0);
+        let allowed = sched_getaffinity(this_thread)?;
+        let mut one = CpuSet::new();
+        if let Some(first) = (0..CpuSet::count()).find(|&number| allowed.is_set(number).unwrap_or(false)) {
+            one.set(first)?;
+        }
+        let mut kept = Self { before: Vec::new() };
+        let mut threads = vec![this_thread];
+        for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+            threads.extend(
+                thread?
+                    .file_name()
+                    .to_str()
+                    .and_then(|id| id.parse().ok())
+                    .map(Pid::from_raw),
+            );
+        }
+        for thread in threads {
+            kept.before.push((thread, sched_getaffinity(thread)?));
+            sched_setaffinity(thread, &one)?;
+        }
+        Ok(kept)
+    }
+}
+
+impl Drop for OneProcessor {
+    fn drop(&mut self) {
+        for (thread, allowed) in &self.before {
+            // Fails only where the thread has ended.
+            let _ = sched_setaffinity(*thread, allowed);
+        }
+    }
 }
 
 /// What a process and its descendants have used.
@@ -129,6 +179,21 @@ mod tests {
             ticked_s("7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 150 50 0 0 20 0 1 0 5"),
             2.0
         );
+    }
+
+    #[test]
+    fn threads_are_kept_on_one_processor_and_then_free_again() {
+        let processors = || {
+            let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
+            (0..CpuSet::count())
+                .filter(|&number| set.is_set(number).unwrap())
+                .collect::<Vec<_>>()
+        };
+        let before = processors();
+        let kept = OneProcessor::keep(std::process::id()).unwrap();
+        assert_eq!(processors(), before[..1]);
+        drop(kept);
+        assert_eq!(processors(), before);
     }
 
     #[test]

@@ -46,9 +46,6 @@ struct Options {
 /// The name of a `--proxy` that is the tap behind a relay, and has goals of its own.
 const RELAYED: &str = "relayed";
 
-/// Connections that the channel of one sandbox takes at once; it resets further ones.
-const RELAYED_CONNECTIONS_MAX: usize = 128;
-
 /// Why the benchmark cannot be run.
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
@@ -112,9 +109,7 @@ fn measure(options: &Options, directory: &Path) -> Result<(Results, Vec<Goal>), 
             turns: turns.max(scenario.connections),
             ..scenario
         };
-        let takes = |proxy: &&Proxy| proxy.name != RELAYED || scenario.connections <= RELAYED_CONNECTIONS_MAX;
-        let proxies = proxies.iter().filter(takes).cloned().collect();
-        let load = Load::new(setting.clone(), upstream.id(), proxies, scenario);
+        let load = Load::new(setting.clone(), upstream.id(), proxies.clone(), scenario);
         measurements.push(Box::new(load.map_err(io("start a runtime in", directory))?));
     }
     for argument in &options.external {
