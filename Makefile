@@ -4,6 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test build soak bench fuzz wheel static prepare clean
+.PHONY: environments suites clients package exports
 
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 STATIC := $(CURDIR)/target/static/$(TRIPLE)/tap/dressage-tap
@@ -26,14 +27,30 @@ build: prepare static ## build target/release/{dressage,dressage-tap}
 	@install -m 755 "$(STATIC)" target/release/dressage-tap
 	@ls -l target/release/dressage target/release/dressage-tap | awk '{ printf "%s  %.1f MB\n", $$NF, $$5 / 1e6 }'
 
-test: prepare static ## formatting, lints, all tests, docs
+test: prepare ## formatting, lints, all tests, docs
 	cargo fmt --all --check
+	@$(MAKE) --no-print-directory --jobs 2 static environments
 	cargo clippy --workspace --all-targets --locked $(AS_TESTS) -- -D warnings
 	cargo build --workspace --bins --locked $(AS_TESTS)
 	@target/debug/dressage agents install opencode qwen-code
-	cargo test --workspace --locked $(AS_TESTS)
+	cargo test --workspace --locked --no-run $(AS_TESTS)
+	@$(MAKE) --no-print-directory --jobs 2 suites clients package exports
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked $(AS_TESTS)
+
+# The parts of `test` that are done two at once: each waits for the network, a sandbox or a client about as long as it computes.
+environments: prepare
+	scripts/prepare-tests
+
+suites:
+	cargo test --workspace --locked $(AS_TESTS)
+
+clients:
+	scripts/client-tests target/debug/dressage
+
+package:
 	scripts/python-tests target/debug/dressage
+
+exports:
 	scripts/export-tests target/debug/dressage
 
 soak: build ## the full counts: kills, thousands of rollouts, every agent, the real llama.cpp; sums up in docs/soak.md
