@@ -22,7 +22,7 @@ use crate::export::verl::purpose;
 use crate::export::{Cell, Column, Kind, Row, Shape, Source};
 use crate::trajectory::{CallRecord, CallView};
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use steps::{Steps, members};
 
 /// The schema that `extra` of a document names.
@@ -61,17 +61,22 @@ pub(super) struct Document {
 /// The documents of a rollout.
 pub(super) fn documents(source: &Source<'_>) -> Vec<Document> {
     let mut seen = HashSet::new();
+    let views: HashMap<u32, CallView<'_>> = source
+        .trajectory
+        .calls()
+        .map(|view| (view.meta.index, view))
+        .collect();
     let mut conversations: Vec<Conversation> = source
         .records
         .iter()
-        .zip(source.trajectory.calls())
+        .filter_map(|record| Some((record, views.get(&record.meta.index)?)))
         .filter(|(record, view)| {
             let purpose = record.meta.purpose;
             let wanted = matches!(purpose, Purpose::Agent | Purpose::Subagent)
                 || source.trajectory.selection().trains(purpose);
             wanted && ends_conversation(source, record, view)
         })
-        .map(|(record, view)| conversation(source, record, &view, &mut seen))
+        .map(|(record, view)| conversation(source, record, view, &views, &mut seen))
         .collect();
     // Those of sub-agents that a sub-agent started begin after its own.
     let mut order: Vec<u32> = conversations
@@ -111,6 +116,7 @@ fn conversation(
     source: &Source<'_>,
     leaf: &CallRecord,
     view: &CallView<'_>,
+    views: &HashMap<u32, CallView<'_>>,
     seen: &mut HashSet<u32>,
 ) -> Conversation {
     let mut chain = vec![leaf];
@@ -123,7 +129,6 @@ fn conversation(
         chain.push(before);
     }
     chain.reverse();
-    let views: Vec<CallView<'_>> = source.trajectory.calls().collect();
     let mut steps = Steps::default();
     let (mut begins, mut tools) = (leaf.meta.index, None);
     for record in chain {
@@ -136,8 +141,7 @@ fn conversation(
         let json = |bytes: Option<bytes::Bytes>| serde_json::from_slice::<Value>(&bytes?).ok();
         let (request, reply) = (json(request).unwrap_or_default(), json(reply).unwrap_or_default());
         steps.asked(&request);
-        let view = views.iter().find(|view| view.meta.index == index);
-        steps.answered(source, record, view, &request, &reply, copied);
+        steps.answered(source, record, views.get(&index), &request, &reply, copied);
         tools = request.get("tools").and_then(Value::as_array).cloned();
     }
     let meta = &leaf.meta;
