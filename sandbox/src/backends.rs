@@ -10,6 +10,9 @@ mod local;
 /// Not isolated: programs on this machine.
 mod process;
 
+/// Machines at E2B.
+mod e2b;
+
 /// Every backend. A row is all that the rest of Dressage knows of one.
 #[must_use]
 pub fn registry() -> &'static [BackendEntry] {
@@ -27,6 +30,13 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: true,
             make: process::make,
             probe: process::probe,
+        },
+        BackendEntry {
+            name: "e2b",
+            summary: "a machine at E2B for each sandbox",
+            shares_loopback: false,
+            make: e2b::make,
+            probe: e2b::probe,
         },
     ]
 }

@@ -1,4 +1,4 @@
-use crate::world::{World, WorldPlan, agents_cache_dir};
+use crate::world::{BackendChoice, World, WorldPlan, agents_cache_dir, provider_url};
 use dressage_rollout::presets::Preset;
 use dressage_testkit::model::PresetScript;
 use dressage_wire::event::Stage;
@@ -56,6 +56,29 @@ async fn opencode_solves_a_preset_in_a_sandbox_without_a_network() {
         !tools.iter().any(|tool| tool == "webfetch" || tool == "question"),
         "{tools:?}"
     );
+}
+
+#[tokio::test]
+async fn opencode_solves_a_preset_in_a_sandbox_at_a_provider() {
+    if provider_url().is_none() {
+        eprintln!("SKIPPED: DRESSAGE_TEST_E2B_URL names no provider");
+        return;
+    }
+    let world = World::planned(WorldPlan {
+        script: Arc::new(PresetScript),
+        cache_dir: Some(agents_cache_dir()),
+        backend: BackendChoice::Named("e2b"),
+        ..WorldPlan::default()
+    })
+    .await;
+    let done = world.run(preset("binary_search")).await;
+    assert_eq!(done.outcome.ended, Ended::Completed, "{:?}", done.outcome);
+    assert_eq!(done.stages(), Stage::ALL);
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    let totals = &done.outcome.totals;
+    assert!(totals.calls >= 2, "{totals:?}");
+    assert_eq!(totals.trainable_calls, totals.calls, "{totals:?}");
+    assert!(done.outcome.warnings.is_empty(), "{:?}", done.outcome.warnings);
 }
 
 #[tokio::test]

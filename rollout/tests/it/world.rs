@@ -5,7 +5,7 @@ use dressage_rollout::agents::{
 };
 use dressage_rollout::{Observer, QueueLimits, RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::Owner;
-use dressage_sandbox::{Backend, BackendConfig};
+use dressage_sandbox::{Backend, BackendConfig, E2bAccess, Providers};
 use dressage_tap::{Endpoint, Upstream};
 use dressage_testkit::fault::FaultPlan;
 use dressage_testkit::model::{
@@ -75,6 +75,24 @@ impl Default for WorldPlan {
     }
 }
 
+/// The provider that `DRESSAGE_TEST_E2B_URL` names: an emulator, or a deployment of E2B.
+pub fn provider_url() -> Option<String> {
+    std::env::var("DRESSAGE_TEST_E2B_URL").ok()
+}
+
+fn providers() -> Providers {
+    let mut providers = Providers::default();
+    if let Some(url) = provider_url() {
+        providers.e2b = E2bAccess {
+            api_key: Some("e2b_test".to_owned().into()),
+            api_url: Some(url.clone()),
+            sandbox_url: Some(url),
+            domain: None,
+        };
+    }
+    providers
+}
+
 /// An agent's work as one shell command, then a last word.
 pub fn shell(command: &str) -> Arc<dyn Script> {
     let call = Turn::calls("bash", json!({ "command": command, "description": "work" }));
@@ -109,6 +127,7 @@ impl World {
                     bubblewrap: None,
                     ripgrep: None,
                     owner: owner.clone(),
+                    providers: providers(),
                 };
                 (dressage_sandbox::by_name(name).unwrap().make)(&config).unwrap()
             }

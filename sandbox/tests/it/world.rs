@@ -1,7 +1,9 @@
 pub use crate::spec::spec;
 use bytes::Bytes;
 use dressage_sandbox::lease::{Lease, Owner, Reaper};
-use dressage_sandbox::{Backend, BackendConfig, Command, Exit, OutputSink, Sandbox, SandboxError, registry};
+use dressage_sandbox::{
+    Backend, BackendConfig, BackendEntry, Command, Exit, OutputSink, Sandbox, SandboxError, registry,
+};
 use dressage_wire::event::OutputStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -52,6 +54,7 @@ impl World {
             bubblewrap: None,
             ripgrep: None,
             owner: Arc::new(Owner::acquire(&folder.join("data")).unwrap()),
+            providers: Default::default(),
         }
     }
 
@@ -59,9 +62,9 @@ impl World {
         (dressage_sandbox::by_name(name).unwrap().make)(&self.config).unwrap()
     }
 
-    /// Every backend of the registry.
+    /// Every backend of the registry that needs no provider.
     pub fn backends(&self) -> Vec<Arc<dyn Backend>> {
-        registry().iter().map(|entry| self.backend(entry.name)).collect()
+        entries().map(|entry| self.backend(entry.name)).collect()
     }
 
     /// A sandbox of every backend.
@@ -101,6 +104,11 @@ impl Drop for World {
             "a sandbox that was let go was not removed"
         );
     }
+}
+
+/// The rows of the backends that need no provider.
+pub fn entries() -> impl Iterator<Item = &'static BackendEntry> {
+    registry().iter().filter(|entry| entry.name != "e2b")
 }
 
 pub fn names(folder: &Path) -> Vec<String> {
