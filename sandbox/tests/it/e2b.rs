@@ -184,7 +184,7 @@ async fn a_creation_that_was_never_answered_is_looked_for_by_its_label_until_it_
     assert_eq!((swept.removed.len(), swept.failed.len()), (0, 1));
     assert_eq!(leases(&world)[0].sandbox, young);
     for asked in provider.asked() {
-        assert!(asked.contains("metadata=dressage-sandbox%253D"), "{asked}");
+        assert!(asked.contains("metadata=dressage-sandbox%3D"), "{asked}");
         assert!(asked.contains("state=running,paused"), "{asked}");
     }
 }
