@@ -13,6 +13,9 @@ mod process;
 /// Machines at E2B.
 mod e2b;
 
+/// Jobs at Hugging Face.
+mod huggingface;
+
 /// Every backend. A row is all that the rest of Dressage knows of one.
 #[must_use]
 pub fn registry() -> &'static [BackendEntry] {
@@ -37,6 +40,13 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: false,
             make: e2b::make,
             probe: e2b::probe,
+        },
+        BackendEntry {
+            name: "huggingface",
+            summary: "a job at Hugging Face for each sandbox",
+            shares_loopback: false,
+            make: huggingface::make,
+            probe: huggingface::probe,
         },
     ]
 }
@@ -98,7 +108,7 @@ impl Report {
 }
 
 /// Runs what blocks off the runtime's threads.
-async fn off_the_runtime<T: Send + 'static>(
+pub(crate) async fn off_the_runtime<T: Send + 'static>(
     step: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SandboxError> {
@@ -111,7 +121,7 @@ async fn off_the_runtime<T: Send + 'static>(
 }
 
 /// Sandboxes of a backend by their leases, whichever process has them.
-async fn list_leased(
+pub(crate) async fn list_leased(
     config: &BackendConfig,
     backend: &'static str,
     labels: BTreeMap<String, String>,

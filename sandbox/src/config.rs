@@ -53,4 +53,6 @@ pub struct HuggingFaceAccess {
     pub endpoint: Option<String>,
     /// The user or organisation that pays; that of the token if unset.
     pub namespace: Option<String>,
+    /// The kind of machine, `cpu-basic` if unset.
+    pub flavor: Option<String>,
 }

@@ -59,6 +59,8 @@ pub mod names {
     pub const E2B_DOMAIN: &str = "E2B_DOMAIN";
     pub const E2B_API_URL: &str = "E2B_API_URL";
     pub const E2B_SANDBOX_URL: &str = "E2B_SANDBOX_URL";
+    pub const HF_TOKEN: &str = "HF_TOKEN";
+    pub const HF_ENDPOINT: &str = "HF_ENDPOINT";
     pub const HTTPS_PROXY: &str = "HTTPS_PROXY";
     pub const HTTP_PROXY: &str = "http_proxy";
     pub const ALL_PROXY: &str = "ALL_PROXY";
@@ -189,6 +191,16 @@ pub const VARIABLES: &[Variable] = &[
         names::E2B_SANDBOX_URL,
         DotEnv::Ignored,
         "one URL by which all of its sandboxes are reached; default `https://sandbox.` and the domain",
+    ),
+    variable(
+        names::HF_TOKEN,
+        DotEnv::Honoured,
+        "token of Hugging Face that may run jobs, for the sandbox backend `huggingface`",
+    ),
+    variable(
+        names::HF_ENDPOINT,
+        DotEnv::Ignored,
+        "URL of another hub; default `https://huggingface.co`",
     ),
     variable(
         names::HTTPS_PROXY,

@@ -10,18 +10,12 @@ mod plane;
 /// The inside of a sandbox.
 mod envd;
 
-/// A sandbox.
-mod sandbox;
-
-/// What is done before a sandbox is handed out.
-mod boot;
-
-use crate::lease::{HeldLease, Lease, LeaseError, SANDBOX_LABEL, find_removable};
 use crate::remote::http::{HttpError, is_quota};
-use crate::{Backend, BackendConfig, Report, Sandbox, SandboxError, SandboxSpec};
+use crate::remote::provider::{Made, Provider, RemoteBackend};
+use crate::{Backend, BackendConfig, Report, SandboxError, SandboxSpec};
 use async_trait::async_trait;
-use dressage_wire::ids::SandboxId;
 use dressage_wire::task::NetworkPolicy;
+use envd::Envd;
 use http::StatusCode;
 use plane::ControlPlane;
 use serde_json::json;
@@ -40,9 +34,9 @@ pub(super) fn make(config: &BackendConfig) -> Result<Arc<dyn Backend>, SandboxEr
         reason: "there is no key for it".into(),
         remedy: Some("set E2B_API_KEY to a key of your team: https://e2b.dev/dashboard"),
     })?;
-    Ok(Arc::new(E2b {
+    Ok(Arc::new(RemoteBackend {
         config: config.clone(),
-        plane: ControlPlane::new(access, key),
+        provider: Arc::new(E2b(ControlPlane::new(access, key))),
     }))
 }
 
@@ -57,13 +51,10 @@ pub(super) fn probe(config: &BackendConfig) -> Report {
     report
 }
 
-struct E2b {
-    config: BackendConfig,
-    plane: ControlPlane,
-}
+struct E2b(ControlPlane);
 
 #[async_trait]
-impl Backend for E2b {
+impl Provider for E2b {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -72,66 +63,15 @@ impl Backend for E2b {
         home == HOME
     }
 
-    async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        let unsupported = |what: String| SandboxError::Unsupported { backend: NAME, what };
-        if spec.home != HOME {
-            return Err(unsupported(format!("a home at `{}`", spec.home)));
-        }
-        let (owner, leased, place) = (
-            Arc::clone(&self.config.owner),
-            spec.clone(),
-            self.plane.api.clone(),
-        );
-        let lease = super::off_the_runtime("lease a sandbox", move || {
-            HeldLease::intend(&owner, NAME, &leased, &place)
-        })
-        .await?
-        .map_err(|source| SandboxError::Lease { id: spec.id, source })?;
-        let lease = Arc::new(lease);
-        let sandbox = self.boot(&spec, &lease).await;
-        match sandbox {
-            Ok(sandbox) => Ok(sandbox),
-            Err((error, certain)) => {
-                // The first error is told, whatever becomes of the cleaning; a lease that stays is for a sweep.
-                let _ = self.remove(&lease.lease(), certain).await;
-                Err(error)
-            }
-        }
+    fn check(&self, _: &SandboxSpec) -> Result<(), SandboxError> {
+        Ok(())
     }
 
-    async fn list(&self, labels: &BTreeMap<String, String>) -> Result<Vec<SandboxId>, SandboxError> {
-        super::list_leased(&self.config, NAME, labels.clone()).await
+    async fn place(&self) -> Result<String, HttpError> {
+        Ok(self.0.api.clone())
     }
 
-    async fn delete(&self, id: SandboxId) -> Result<(), SandboxError> {
-        let left = |source| SandboxError::Left {
-            id,
-            source: Arc::new(source),
-        };
-        let owner = Arc::clone(&self.config.owner);
-        let found = super::off_the_runtime("find a lease", move || find_removable(&owner, id))
-            .await?
-            .map_err(left)?;
-        match found {
-            Some(lease) => self.remove(&lease, Certain::No).await.map_err(left),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Whether it is certain that a creation did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Certain {
-    Yes,
-    No,
-}
-
-impl E2b {
-    async fn boot(
-        &self,
-        spec: &SandboxSpec,
-        lease: &Arc<HeldLease>,
-    ) -> Result<Arc<dyn Sandbox>, (SandboxError, Certain)> {
+    async fn create(&self, spec: &SandboxSpec, labels: BTreeMap<String, String>) -> Result<Made, HttpError> {
         // Never left out: its default is 15 s in one version of the call and 300 s in the other.
         let lifetime_s = match spec.lifetime.as_secs() {
             0 => 3600,
@@ -140,7 +80,7 @@ impl E2b {
         let mut body = json!({
             "templateID": spec.image.as_deref().unwrap_or("base"),
             "timeout": lifetime_s,
-            "metadata": lease.lease().provider_labels(),
+            "metadata": labels,
             "envVars": spec.env,
             "allow_internet_access": spec.network == NetworkPolicy::Open,
         });
@@ -148,101 +88,63 @@ impl E2b {
             // Whoever is to dial a relay shows a token to the provider's proxy too.
             members.insert("network".into(), json!({ "allowPublicTraffic": false }));
         }
-        let created = self
-            .plane
-            .create(body, &spec.id.to_string())
-            .await
-            .map_err(|error| {
-                let certain = if error.may_have_happened() {
-                    Certain::No
-                } else {
-                    Certain::Yes
-                };
-                (create_failed(error), certain)
-            })?;
-        let (held, provider_id) = (Arc::clone(lease), created.sandbox_id.clone());
-        super::off_the_runtime("lease a sandbox", move || held.complete(&provider_id))
-            .await
-            .and_then(|done| done.map_err(|source| SandboxError::Lease { id: spec.id, source }))
-            .map_err(|error| (error, Certain::No))?;
-        let mut sandbox = sandbox::E2bSandbox::new(spec, &self.plane, created, Arc::clone(lease));
-        sandbox
-            .prepare(spec, &self.config)
-            .await
-            .map_err(|error| (error, Certain::No))?;
-        Ok(Arc::new(sandbox))
+        let created = self.0.create(body, &spec.id.to_string()).await?;
+        let url = self.0.inside(&created);
+        Ok(Made {
+            id: created.sandbox_id.clone(),
+            machine: Arc::new(Envd {
+                http: self.0.http.clone(),
+                url,
+                sandbox: created.sandbox_id,
+                token: created.envd_access_token,
+                traffic_token: created.traffic_access_token,
+            }),
+        })
     }
 
-    /// Removes what a lease names at the provider, then the lease.
-    async fn remove(&self, lease: &Lease, certain: Certain) -> Result<(), LeaseError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| LeaseError::AtProvider {
-            sandbox: lease.sandbox,
-            backend: NAME.into(),
-            source,
-        };
-        let remote = lease.remote.as_ref();
-        if remote.is_some_and(|remote| remote.place != self.plane.api) {
-            return Err(failed(
-                "it is at another address than the one that is configured".into(),
-            ));
-        }
-        let known = remote.and_then(|remote| remote.provider_id.clone());
-        let mut found = Vec::from_iter(known);
-        if found.is_empty() && certain == Certain::No {
-            let label = BTreeMap::from([(SANDBOX_LABEL.to_owned(), lease.sandbox.to_string())]);
-            let listed = self.plane.list(&label).await;
-            let listed = listed.map_err(|error| failed(Box::new(error)))?;
-            found = listed.into_iter().map(|(id, _)| id).collect();
-            if found.is_empty() && remote.is_some_and(|remote| remote.may_appear()) {
-                return Err(failed(
-                    "its creation was never answered, and may still come to be".into(),
-                ));
-            }
-        }
-        for id in found {
-            self.plane
-                .kill(&id)
-                .await
-                .map_err(|error| failed(Box::new(error)))?;
-        }
-        lease.clear(self.config.owner.data_dir())
-    }
-}
-
-/// What a refused or lost creation is to be called.
-fn create_failed(error: HttpError) -> SandboxError {
-    let unavailable = |reason: String, remedy| SandboxError::Unavailable {
-        backend: NAME,
-        reason,
-        remedy: Some(remedy),
-    };
-    match &error {
-        HttpError::Status {
-            status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN,
-            message,
-        } => unavailable(format!("it refused the key: {message}"), "check E2B_API_KEY"),
-        HttpError::Status {
-            status: StatusCode::NOT_FOUND,
-            message,
-        } => unavailable(
-            format!("it has no such template: {message}"),
-            "`e2b template list` shows those of your team",
-        ),
-        HttpError::Status {
-            status: StatusCode::TOO_MANY_REQUESTS,
-            message,
-        } if is_quota(message) => unavailable(
-            message.clone(),
-            "run fewer rollouts at once, or have the limit of your plan raised",
-        ),
-        error if error.is_transient() => SandboxError::Create {
-            step: "ask E2B for it".into(),
-            source: Some(std::io::Error::other(error.to_string())),
-        },
-        error => SandboxError::Unavailable {
+    fn create_failed(&self, error: HttpError) -> SandboxError {
+        let unavailable = |reason: String, remedy| SandboxError::Unavailable {
             backend: NAME,
-            reason: error.to_string(),
-            remedy: None,
-        },
+            reason,
+            remedy: Some(remedy),
+        };
+        match &error {
+            HttpError::Status {
+                status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN,
+                message,
+            } => unavailable(format!("it refused the key: {message}"), "check E2B_API_KEY"),
+            HttpError::Status {
+                status: StatusCode::NOT_FOUND,
+                message,
+            } => unavailable(
+                format!("it has no such template: {message}"),
+                "`e2b template list` shows those of your team",
+            ),
+            HttpError::Status {
+                status: StatusCode::TOO_MANY_REQUESTS,
+                message,
+            } if is_quota(message) => unavailable(
+                message.clone(),
+                "run fewer rollouts at once, or have the limit of your plan raised",
+            ),
+            error if error.is_transient() => SandboxError::Create {
+                step: "ask E2B for it".into(),
+                source: Some(std::io::Error::other(error.to_string())),
+            },
+            error => SandboxError::Unavailable {
+                backend: NAME,
+                reason: error.to_string(),
+                remedy: None,
+            },
+        }
+    }
+
+    async fn find(&self, labels: &BTreeMap<String, String>) -> Result<Vec<String>, HttpError> {
+        let listed = self.0.list(labels).await?;
+        Ok(listed.into_iter().map(|(id, _)| id).collect())
+    }
+
+    async fn kill(&self, id: &str) -> Result<(), HttpError> {
+        self.0.kill(id).await
     }
 }

@@ -8,11 +8,12 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::io::SeekFrom;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncSeekExt, ReadBuf};
 use tokio::time::Instant;
 
 /// Words of browsers in it would make E2B's proxy answer in HTML.
@@ -28,7 +29,7 @@ const POOL_IDLE: Duration = Duration::from_secs(30);
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The longest pause between two tries that a server may ask for.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Makes calls. HTTP/1.1 only: E2B's proxy pads downloads with empty frames of HTTP/2, which clients take for an attack.
 /// Redirects are not followed, since calls carry keys.
@@ -50,6 +51,12 @@ pub(crate) enum Content {
     Bytes(Bytes),
     /// A file of this machine, sent as it is read.
     File(PathBuf),
+    /// A part of one.
+    Part {
+        path: PathBuf,
+        offset: u64,
+        length: u64,
+    },
 }
 
 impl From<Bytes> for Content {
@@ -59,6 +66,37 @@ impl From<Bytes> for Content {
 }
 
 impl Content {
+    /// Its length in bytes.
+    pub(crate) async fn length(&self) -> std::io::Result<u64> {
+        Ok(match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File(path) => tokio::fs::metadata(path).await?.len(),
+            Self::Part { length, .. } => *length,
+        })
+    }
+
+    /// A part of it, which must be there.
+    pub(crate) fn part(&self, offset: u64, length: u64) -> Self {
+        match self {
+            Self::Bytes(bytes) => {
+                let at = |number| usize::try_from(number).unwrap_or(usize::MAX).min(bytes.len());
+                Self::Bytes(bytes.slice(at(offset)..at(offset.saturating_add(length))))
+            }
+            Self::File(path) => Self::Part {
+                path: path.clone(),
+                offset,
+                length,
+            },
+            Self::Part {
+                path, offset: begin, ..
+            } => Self::Part {
+                path: path.clone(),
+                offset: begin + offset,
+                length,
+            },
+        }
+    }
+
     async fn open(&self) -> std::io::Result<UnsyncBoxBody<Bytes, std::io::Error>> {
         Ok(match self {
             Self::Bytes(bytes) => Full::new(bytes.clone())
@@ -68,6 +106,11 @@ impl Content {
                 let file = tokio::fs::File::open(path).await?;
                 let left = file.metadata().await?.len();
                 FileBody { file, left }.boxed_unsync()
+            }
+            Self::Part { path, offset, length } => {
+                let mut file = tokio::fs::File::open(path).await?;
+                file.seek(SeekFrom::Start(*offset)).await?;
+                FileBody { file, left: *length }.boxed_unsync()
             }
         })
     }
@@ -90,7 +133,8 @@ impl Body for FileBody {
         if self.left == 0 {
             return Poll::Ready(None);
         }
-        let mut piece = vec![0; PIECE_BYTES];
+        let wanted = usize::try_from(self.left).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+        let mut piece = vec![0; wanted];
         let mut buffer = ReadBuf::new(&mut piece);
         ready!(Pin::new(&mut self.file).poll_read(context, &mut buffer))?;
         let count = buffer.filled().len();
@@ -119,6 +163,8 @@ impl Body for FileBody {
 pub(crate) enum Retry {
     /// 429, 502, 503, 504, or what the header `Should-Retry` says, and connections that could not be made.
     Answered,
+    /// As the former, and where the connection was lost: for what can be done twice.
+    Repeatable,
     /// 429 and 503, where nothing was done, and connections that could not be made: for what must not be done twice.
     Undone,
     /// Never.
@@ -195,6 +241,15 @@ pub(crate) struct Answer {
 
 impl HttpClient {
     pub(crate) fn new() -> Self {
+        Self::keeping(usize::MAX)
+    }
+
+    /// One that uses each connection once.
+    pub(crate) fn unpooled() -> Self {
+        Self::keeping(0)
+    }
+
+    fn keeping(idle: usize) -> Self {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(true);
@@ -209,6 +264,7 @@ impl HttpClient {
                 .pool_timer(TokioTimer::new())
                 .timer(TokioTimer::new())
                 .pool_idle_timeout(POOL_IDLE)
+                .pool_max_idle_per_host(idle)
                 .build(connector),
         )
     }
@@ -266,6 +322,9 @@ impl HttpClient {
                     (HttpError::Status { status, message }, again)
                 }
                 Err(error @ HttpError::Connect(_)) => (error, Some(pause(tried, &HeaderMap::new()))),
+                Err(error @ HttpError::Lost(_)) if retry == Retry::Repeatable => {
+                    (error, Some(pause(tried, &HeaderMap::new())))
+                }
                 Err(error) => (error, None),
             };
             match pause {
@@ -311,9 +370,12 @@ pub(crate) fn is_quota(message: &str) -> bool {
 }
 
 fn pause(tried: u32, headers: &HeaderMap) -> Duration {
-    let asked = headers
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+    let text = |name: &str| headers.get(name)?.to_str().ok();
+    // Hugging Face says it as `RateLimit: "api";r=0;t=55`.
+    let window = text("ratelimit").and_then(|text| text.rsplit_once(";t="));
+    let asked = text(RETRY_AFTER.as_str()).or(window.map(|(_, seconds)| seconds));
+    let asked = asked
+        .and_then(|text| text.trim().parse().ok())
         .map(Duration::from_secs);
     // Half of it at random, so that many do not come again at once.
     let nanos = SystemTime::now()
@@ -373,6 +435,14 @@ pub(crate) fn percent_encoded(text: &str) -> String {
     out
 }
 
+/// What an answer says, in JSON.
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
+    serde_json::from_slice(body).map_err(|error| {
+        // Serde's text can quote values, among which are tokens.
+        HttpError::Malformed(format!("{:?} at byte {}", error.classify(), error.column()))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -420,6 +490,38 @@ mod tests {
             b""
         ));
         assert!(!should_retry(Retry::Undone, status, &none, quota));
+    }
+
+    #[test]
+    fn a_pause_is_as_long_as_the_server_says_and_no_longer_than_a_minute() {
+        let said = |name: &'static str, value: &'static str| {
+            pause(
+                0,
+                &HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]),
+            )
+        };
+        assert_eq!(said("retry-after", "7"), Duration::from_secs(7));
+        assert_eq!(said("ratelimit", "\"api\";r=0;t=55"), Duration::from_secs(55));
+        assert_eq!(said("retry-after", "900"), Duration::from_secs(60));
+        assert!(said("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT") < Duration::from_secs(1));
+    }
+
+    #[tokio::test]
+    async fn a_part_of_a_file_is_that_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "0123456789").unwrap();
+        let content = Content::File(path);
+        assert_eq!(content.length().await.unwrap(), 10);
+        for part in [
+            content.part(3, 4),
+            Content::from(Bytes::from_static(b"0123456789")).part(3, 4),
+            content.part(1, 8).part(2, 4),
+        ] {
+            assert_eq!(part.length().await.unwrap(), 4);
+            let body = part.open().await.unwrap().collect().await.unwrap();
+            assert_eq!(body.to_bytes(), "3456");
+        }
     }
 
     #[test]

@@ -2,6 +2,14 @@
 /// the first process only, and what starts a session of its own leaves every group. What clears its environment escapes.
 pub(crate) const TREE: &str = "DRESSAGE_TREE";
 
+/// Makes the home, and sees that the programs are there that these scripts use.
+pub(crate) const PREPARE: &str = r#"
+mkdir -p -- "$1" || exit 1
+for program in bash env grep find stat sed tar gzip base64; do
+  command -v "$program" >/dev/null || { echo "there is no $program in its image" >&2; exit 1; }
+done
+"#;
+
 /// Runs a program: `DIRECTORY INPUT KEEP PROGRAM [ARGUMENT...]`. INPUT is a file that is read and removed, or empty. KEEP is
 /// empty, or names the variables, between blanks, that are the whole environment.
 pub(crate) const RUN: &str = r#"
@@ -76,4 +84,42 @@ done
 pub(crate) const UNPACK: &str = r#"
 if [ -d "$2" ]; then rm -f -- "$1"; exit 0; fi
 mkdir -p -- "$2.new" && chmod 755 "$2.new" && tar -xzof "$1" -C "$2.new" && rm -f -- "$1" && mv -T -- "$2.new" "$2"
+"#;
+
+/// Says what is at a path, links not followed: nothing where nothing is, else `st_mode` in hexadecimal digits, and the length in bytes.
+pub(crate) const STAT: &str = r#"
+if [ -e "$1" ] || [ -L "$1" ]; then stat -c '%f %s' -- "$1"; fi
+"#;
+
+/// Runs a program whose output comes in base64, since what carries it is for text: `PROGRAM [ARGUMENT...]`.
+pub(crate) const AS_TEXT: &str = r#"
+exec 3>&1
+code=$({ { "$@" 3>&- 4>&-; echo "$?" >&4; } | base64 >&3 4>&-; } 4>&1)
+exit "${code:-1}"
+"#;
+
+/// Runs a program whose output goes to files, and writes down its exit code: `FOLDER MARK PROGRAM [ARGUMENT...]`. Only the program has
+/// the mark, so that who ends what has it leaves this to tell of it. Without a mark the program takes this one's place.
+pub(crate) const IN_BACKGROUND: &str = r#"
+folder=$1; mark=$2; shift 2
+mkdir -p -- "${folder%/*}" && mkdir -m 700 -- "$folder" || exit 1
+[ -n "$mark" ] || exec "$@" >"$folder/out" 2>"$folder/err"
+env "DRESSAGE_TREE=$mark" "$@" >"$folder/out" 2>"$folder/err"
+echo "$?" >"$folder/code.new" && mv -f -- "$folder/code.new" "$folder/code"
+"#;
+
+/// Waits until there is more than was read of what a program writes to files, or it has ended, or some seconds are over, and says
+/// what there is: `FOLDER READ_OF_OUT READ_OF_ERR MOST`.
+pub(crate) const NEWS: &str = r#"
+folder=$1; most=$4; round=0
+while :; do
+  code=-; [ -f "$folder/code" ] && code=$(cat "$folder/code")
+  out=$(stat -c %s "$folder/out" 2>/dev/null || echo 0); err=$(stat -c %s "$folder/err" 2>/dev/null || echo 0)
+  [ "$out" -gt "$2" ] || [ "$err" -gt "$3" ] || [ "$code" != - ] || [ "$round" -ge 60 ] && break
+  round=$((round + 1))
+  if [ "$round" -lt 10 ]; then sleep 0.02; elif [ "$round" -lt 20 ]; then sleep 0.1; else sleep 0.2; fi
+done
+echo "code $code"
+echo "out $(tail -c "+$(($2 + 1))" "$folder/out" 2>/dev/null | head -c "$most" | base64 | tr -d '\n')"
+echo "err $(tail -c "+$(($3 + 1))" "$folder/err" 2>/dev/null | head -c "$most" | base64 | tr -d '\n')"
 "#;

@@ -1,6 +1,6 @@
 use crate::world::World;
 use dressage_sandbox::lease::Lease;
-use dressage_sandbox::{BackendConfig, E2bAccess};
+use dressage_sandbox::{BackendConfig, E2bAccess, HuggingFaceAccess, Providers};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -18,8 +18,14 @@ pub type Line = (&'static str, u16, &'static str, String);
 
 impl Scripted {
     pub async fn start(script: Vec<Line>) -> Self {
+        Self::start_at(|_| script.clone()).await
+    }
+
+    /// With a script that names the address.
+    pub async fn start_at(script: impl Fn(&str) -> Vec<Line>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
+        let script = script(&url);
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (keep, script) = (Arc::clone(&heard), Arc::new(Mutex::new(script)));
         tokio::spawn(async move {
@@ -67,6 +73,17 @@ impl Scripted {
             domain: None,
         };
         config
+    }
+
+    pub fn huggingface(&self, world: &World) -> Arc<dyn dressage_sandbox::Backend> {
+        let mut config = world.config.clone();
+        config.providers.huggingface = HuggingFaceAccess {
+            token: Some("hf_test".to_owned().into()),
+            endpoint: Some(self.url.clone()),
+            namespace: Some("me".into()),
+            flavor: None,
+        };
+        (dressage_sandbox::by_name("huggingface").unwrap().make)(&config).unwrap()
     }
 
     /// The first lines of what was asked.
@@ -124,3 +141,25 @@ pub const ENDED: &str = r#"{"event":{"end":{"exited":true,"status":"exit status 
 /// A sandbox as it is answered to who made it.
 pub const CREATED: &str =
     r#"{"templateID":"base","sandboxID":"i7","clientID":"c","envdVersion":"0.6.13","envdAccessToken":"t"}"#;
+
+/// Access to the providers that the environment names: emulators by others, or deployments.
+pub fn named() -> Providers {
+    let mut providers = Providers::default();
+    if let Ok(url) = std::env::var("DRESSAGE_TEST_E2B_URL") {
+        providers.e2b = E2bAccess {
+            api_key: Some("e2b_test".to_owned().into()),
+            api_url: Some(url.clone()),
+            sandbox_url: Some(url),
+            domain: None,
+        };
+    }
+    if let Ok(url) = std::env::var("DRESSAGE_TEST_HF_URL") {
+        providers.huggingface = HuggingFaceAccess {
+            token: Some("hf_test".to_owned().into()),
+            endpoint: Some(url),
+            namespace: None,
+            flavor: None,
+        };
+    }
+    providers
+}

@@ -1,9 +1,10 @@
-use super::plane::parse;
 use crate::Channel;
 use crate::remote::carrier;
 use crate::remote::http::{
-    Call, Content, HttpClient, HttpError, Retry, collect, percent_encoded, said, secret_header,
+    Call, Content, HttpClient, HttpError, Retry, collect, parse, percent_encoded, said, secret_header,
 };
+use crate::remote::machine::{As, Ended, Machine, MachineError, Program, Ran, Running, Said};
+use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -46,56 +47,34 @@ pub(super) struct Envd {
     pub(super) traffic_token: Option<SecretString>,
 }
 
-/// As whom something is done in a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum As {
-    /// The template's user: agents and commands.
-    User,
-    /// Root: what agents are not to change.
-    Root,
-}
+/// Where a relay waits for the host to dial it.
+const CARRIER_ADDRESS: &str = "0.0.0.0:7001";
+
+/// The same, for the provider's proxy.
+const CARRIER_PORT: u16 = 7001;
+
+/// Tries to find a program again whose stream broke.
+const RECONNECTS: u32 = 5;
 
 /// What a stream of a process says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+enum Heard {
     Started(u64),
-    Stdout(Bytes),
-    Stderr(Bytes),
-    Ended {
-        code: i32,
-        /// `signal: killed` and the like.
-        status: String,
-    },
+    Said(Said),
 }
 
 /// A stream of a process.
-pub(super) struct Stream {
+struct Stream {
     body: Incoming,
     buffer: BytesMut,
 }
 
-/// What envd refuses, or how a stream broke.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum EnvdError {
-    /// By its code.
-    #[error("{code}: {message}")]
-    Said { code: String, message: String },
-    /// Otherwise.
-    #[error(transparent)]
-    Http(#[from] HttpError),
-    /// It broke off: what came of the process is not known.
-    #[error("the stream ended before the process did")]
-    Cut,
-}
-
-impl EnvdError {
-    pub(super) fn is(&self, wanted: &str) -> bool {
-        match self {
-            Self::Said { code, .. } => code == wanted,
-            Self::Http(error) => wanted == "not_found" && error.status() == Some(StatusCode::NOT_FOUND),
-            Self::Cut => false,
-        }
-    }
+/// A process that is followed through losses of its stream. What it writes while nobody listens is lost: envd keeps none of it.
+struct Followed {
+    envd: Envd,
+    stream: Stream,
+    pid: String,
+    tries: u32,
 }
 
 #[derive(Deserialize)]
@@ -160,23 +139,8 @@ impl Envd {
         Ok(headers)
     }
 
-    /// A WebSocket to a port of the sandbox, on which a relay is dialled.
-    pub(super) async fn dial(&self, port: u16, secret: &SecretString) -> Result<Box<dyn Channel>, HttpError> {
-        let mut headers = self.headers()?;
-        headers.remove("x-access-token");
-        headers.insert(
-            HeaderName::from_static("e2b-sandbox-port"),
-            HeaderValue::from(port),
-        );
-        if let Some(token) = &self.traffic_token {
-            secret_header(&mut headers, "e2b-traffic-access-token", token.expose_secret())?;
-        }
-        secret_header(&mut headers, SECRET_HEADER, secret.expose_secret())?;
-        carrier::dial(&self.http, format!("{}/", self.url), headers).await
-    }
-
     /// A call with one answer. Not repeated: envd's calls have effects.
-    pub(super) async fn unary(&self, method: &str, body: &Value) -> Result<Value, EnvdError> {
+    async fn unary(&self, method: &str, body: &Value) -> Result<Value, MachineError> {
         let mut headers = self.headers()?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert("connect-protocol-version", HeaderValue::from_static("1"));
@@ -200,13 +164,13 @@ impl Envd {
     }
 
     /// A call whose answer is the stream of a process. `lifetime` is how long the process may live: envd kills it then.
-    pub(super) async fn stream(
+    async fn stream(
         &self,
         method: &str,
         body: &Value,
         lifetime: Option<Duration>,
         who: As,
-    ) -> Result<Stream, EnvdError> {
+    ) -> Result<Stream, MachineError> {
         let mut headers = self.headers()?;
         if who == As::Root {
             // `root:`, as envd is told of users. Without it, it is the template's.
@@ -249,8 +213,107 @@ impl Envd {
         })
     }
 
-    /// Whether a sandbox answers: `Some(false)` where E2B says that it is gone, `None` where nothing is known.
-    pub(super) async fn lives(&self) -> Option<bool> {
+    /// Starts a program, and reads that it has.
+    async fn start_stream(&self, program: &Program) -> Result<(Stream, u64), MachineError> {
+        let (command, arguments) = program.argv.split_first().ok_or(MachineError::Cut)?;
+        let body = json!({
+            "process": { "cmd": command, "args": arguments, "envs": program.env },
+            "stdin": false,
+        });
+        let mut stream = self
+            .stream("process.Process/Start", &body, program.lifetime, program.who)
+            .await?;
+        match stream.next().await? {
+            Heard::Started(pid) => Ok((stream, pid)),
+            Heard::Said(_) => Err(MachineError::Cut),
+        }
+    }
+}
+
+#[async_trait]
+impl Machine for Envd {
+    async fn ready(&self) -> Result<(), MachineError> {
+        // The answer to its creation comes when it runs.
+        Ok(())
+    }
+
+    async fn run(&self, program: &Program) -> Result<Ran, MachineError> {
+        let (mut stream, _) = self.start_stream(program).await?;
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        loop {
+            match stream.next().await? {
+                Heard::Started(_) => {}
+                Heard::Said(Said::Stdout(bytes)) => stdout.extend_from_slice(&bytes),
+                Heard::Said(Said::Stderr(bytes)) => stderr.extend_from_slice(&bytes),
+                Heard::Said(Said::Ended(Ended { code, .. })) => {
+                    return Ok(Ran { code, stdout, stderr });
+                }
+            }
+        }
+    }
+
+    async fn start(&self, program: &Program) -> Result<Box<dyn Running>, MachineError> {
+        let (stream, pid) = self.start_stream(program).await?;
+        Ok(Box::new(Followed {
+            envd: self.clone(),
+            stream,
+            pid: pid.to_string(),
+            tries: 0,
+        }))
+    }
+
+    async fn kill(&self, process: &str) -> Result<(), MachineError> {
+        let pid: u64 = process.parse().unwrap_or_default();
+        let body = json!({ "process": { "pid": pid }, "signal": "SIGNAL_SIGKILL" });
+        self.unary("process.Process/SendSignal", &body).await.map(|_| ())
+    }
+
+    async fn upload(&self, path: &str, content: Content) -> Result<(), MachineError> {
+        let mut headers = self.headers()?;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        let call = Call {
+            method: Method::POST,
+            url: format!("{}/files?path={}", self.url, percent_encoded(path)),
+            headers,
+            body: content,
+        };
+        // The same bytes at the same place.
+        self.http
+            .call(&call, Retry::Repeatable, TRANSFER, 1 << 20)
+            .await?;
+        Ok(())
+    }
+
+    async fn download(&self, path: &str, limit: usize) -> Result<Bytes, MachineError> {
+        let call = Call {
+            method: Method::GET,
+            url: format!("{}/files?path={}", self.url, percent_encoded(path)),
+            headers: self.headers()?,
+            body: Bytes::new().into(),
+        };
+        let answer = self.http.call(&call, Retry::Repeatable, TRANSFER, limit).await?;
+        Ok(answer.body)
+    }
+
+    fn carrier_address(&self) -> &'static str {
+        CARRIER_ADDRESS
+    }
+
+    async fn dial(&self, secret: &SecretString) -> Result<Box<dyn Channel>, HttpError> {
+        let mut headers = self.headers()?;
+        headers.remove("x-access-token");
+        headers.insert(
+            HeaderName::from_static("e2b-sandbox-port"),
+            HeaderValue::from(CARRIER_PORT),
+        );
+        if let Some(token) = &self.traffic_token {
+            secret_header(&mut headers, "e2b-traffic-access-token", token.expose_secret())?;
+        }
+        secret_header(&mut headers, SECRET_HEADER, secret.expose_secret())?;
+        carrier::dial(&self.http, format!("{}/", self.url), headers).await
+    }
+
+    async fn lives(&self) -> Option<bool> {
         let mut headers = self.headers().ok()?;
         headers.remove("x-access-token");
         let call = Call {
@@ -269,63 +332,69 @@ impl Envd {
             Err(_) => None,
         }
     }
+}
 
-    /// Writes a file: not at once, hence under another name first.
-    pub(super) async fn upload(&self, path: &str, content: impl Into<Content>) -> Result<(), EnvdError> {
-        let mut headers = self.headers()?;
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        let call = Call {
-            method: Method::POST,
-            url: format!("{}/files?path={}", self.url, percent_encoded(path)),
-            headers,
-            body: content.into(),
-        };
-        self.http.call(&call, Retry::No, TRANSFER, 1 << 20).await?;
-        Ok(())
+#[async_trait]
+impl Running for Followed {
+    fn id(&self) -> &str {
+        &self.pid
     }
 
-    /// Reads a file of at most `limit` bytes.
-    pub(super) async fn download(&self, path: &str, limit: usize) -> Result<Bytes, EnvdError> {
-        let call = Call {
-            method: Method::GET,
-            url: format!("{}/files?path={}", self.url, percent_encoded(path)),
-            headers: self.headers()?,
-            body: Bytes::new().into(),
-        };
-        Ok(self.http.call(&call, Retry::No, TRANSFER, limit).await?.body)
+    async fn next(&mut self) -> Result<Said, MachineError> {
+        loop {
+            let error = match self.stream.next().await {
+                Ok(Heard::Started(_)) => {
+                    self.tries = 0;
+                    continue;
+                }
+                Ok(Heard::Said(said)) => return Ok(said),
+                Err(error) => error,
+            };
+            if matches!(&error, MachineError::Said { code, .. } if code == "deadline_exceeded") {
+                return Ok(Said::Ended(Ended::by(libc::SIGKILL)));
+            }
+            if error.is_not_found() {
+                return Err(MachineError::Vanished(self.pid.clone()));
+            }
+            self.find_again(error).await?;
+        }
     }
+}
 
-    /// Type and length of what is at a path; `None` where nothing is.
-    pub(super) async fn stat(&self, path: &str) -> Result<Option<(String, u64)>, EnvdError> {
-        let answer = match self
-            .unary("filesystem.Filesystem/Stat", &json!({ "path": path }))
-            .await
-        {
-            Err(error) if error.is("not_found") => return Ok(None),
-            answer => answer?,
-        };
-        let entry = answer.get("entry").cloned().unwrap_or_default();
-        let is_link = entry.get("symlinkTarget").is_some_and(|target| !target.is_null());
-        let kind = entry.get("type").and_then(Value::as_str).unwrap_or_default();
-        let kind = if is_link { "FILE_TYPE_SYMLINK" } else { kind };
-        // 64-bit numbers are texts in this JSON.
-        let size = match entry.get("size") {
-            Some(Value::String(text)) => text.parse().unwrap_or(0),
-            Some(number) => number.as_u64().unwrap_or(0),
-            None => 0,
-        };
-        Ok(Some((kind.to_owned(), size)))
+impl Followed {
+    async fn find_again(&mut self, error: MachineError) -> Result<(), MachineError> {
+        let pid: u64 = self.pid.parse().unwrap_or_default();
+        let body = json!({ "process": { "pid": pid } });
+        loop {
+            if self.envd.lives().await == Some(false) || self.tries >= RECONNECTS {
+                return Err(error);
+            }
+            self.tries += 1;
+            let again = self
+                .envd
+                .stream("process.Process/Connect", &body, None, As::User)
+                .await;
+            match again {
+                Ok(again) => {
+                    tracing::warn!("the stream of a program in a sandbox was lost, and is there again");
+                    self.stream = again;
+                    return Ok(());
+                }
+                Err(error) if error.is_not_found() => return Err(MachineError::Vanished(self.pid.clone())),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100 << self.tries)).await,
+            }
+        }
     }
 }
 
 /// Text codes are envd's; numbers, or no JSON, come of the proxy before it or of its authorization.
-fn refusal(status: StatusCode, body: &[u8]) -> EnvdError {
+fn refusal(status: StatusCode, body: &[u8]) -> MachineError {
     match serde_json::from_slice::<Refusal>(body) {
-        Ok(refusal) => EnvdError::Said {
+        Ok(refusal) => MachineError::Said {
             code: refusal.code,
             message: said(body),
         },
-        Err(_) => EnvdError::Http(HttpError::Status {
+        Err(_) => MachineError::Http(HttpError::Status {
             status,
             message: said(body),
         }),
@@ -333,17 +402,17 @@ fn refusal(status: StatusCode, body: &[u8]) -> EnvdError {
 }
 
 impl Stream {
-    /// What is said next. The end of a stream without the end of its process is [`EnvdError::Cut`].
-    pub(super) async fn next(&mut self) -> Result<Said, EnvdError> {
+    /// What is said next. The end of a stream without the end of its process is [`MachineError::Cut`].
+    async fn next(&mut self) -> Result<Heard, MachineError> {
         loop {
             while let Some((flags, message)) = take_message(&mut self.buffer)? {
                 if flags & 0x02 != 0 {
                     return Err(match parse::<Trailer>(&message)?.error {
-                        Some(refusal) => EnvdError::Said {
+                        Some(refusal) => MachineError::Said {
                             code: refusal.code,
                             message: refusal.message.chars().take(300).collect(),
                         },
-                        None => EnvdError::Cut,
+                        None => MachineError::Cut,
                     });
                 }
                 if let Some(said) = read_event(&message)? {
@@ -352,7 +421,7 @@ impl Stream {
             }
             let frame = tokio::time::timeout(SILENCE, self.body.frame()).await;
             match frame {
-                Err(_) | Ok(None | Some(Err(_))) => return Err(EnvdError::Cut),
+                Err(_) | Ok(None | Some(Err(_))) => return Err(MachineError::Cut),
                 Ok(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
@@ -381,7 +450,7 @@ fn take_message(buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, HttpError>
     Ok(Some((flags, buffer.split_to(length).freeze())))
 }
 
-fn read_event(message: &[u8]) -> Result<Option<Said>, HttpError> {
+fn read_event(message: &[u8]) -> Result<Option<Heard>, HttpError> {
     let event = parse::<Event>(message)?.event;
     let bytes = |text: String| {
         STANDARD
@@ -392,18 +461,50 @@ fn read_event(message: &[u8]) -> Result<Option<Said>, HttpError> {
     Ok(match event {
         Kinds {
             start: Some(start), ..
-        } => Some(Said::Started(start.pid)),
+        } => Some(Heard::Started(start.pid)),
         Kinds { data: Some(data), .. } => match (data.stdout, data.stderr) {
-            (Some(text), _) => Some(Said::Stdout(bytes(text)?)),
-            (None, Some(text)) => Some(Said::Stderr(bytes(text)?)),
+            (Some(text), _) => Some(Heard::Said(Said::Stdout(bytes(text)?))),
+            (None, Some(text)) => Some(Heard::Said(Said::Stderr(bytes(text)?))),
             _ => None,
         },
-        Kinds { end: Some(end), .. } => Some(Said::Ended {
-            code: end.exit_code,
-            status: end.status,
-        }),
+        Kinds { end: Some(end), .. } => Some(Heard::Said(Said::Ended(ended(&end)))),
         // Keepalives, and what later versions say.
         _ => None,
+    })
+}
+
+/// A signal that ended a process shows as a negative exit code, and by its name.
+fn ended(end: &End) -> Ended {
+    if end.exit_code < 0 {
+        return Ended::by(signal_of(&end.status).unwrap_or(libc::SIGKILL));
+    }
+    Ended {
+        code: end.exit_code,
+        signal: None,
+    }
+}
+
+/// The number in `signal: killed`, by the names that Go has for signals.
+fn signal_of(status: &str) -> Option<i32> {
+    Some(match status.strip_prefix("signal: ")? {
+        "hangup" => libc::SIGHUP,
+        "interrupt" => libc::SIGINT,
+        "quit" => libc::SIGQUIT,
+        "illegal instruction" => libc::SIGILL,
+        "aborted" => libc::SIGABRT,
+        "bus error" => libc::SIGBUS,
+        "floating point exception" => libc::SIGFPE,
+        "killed" => libc::SIGKILL,
+        "segmentation fault" => libc::SIGSEGV,
+        "broken pipe" => libc::SIGPIPE,
+        "alarm clock" => libc::SIGALRM,
+        "terminated" => libc::SIGTERM,
+        other => other
+            .trim_start_matches("signal ")
+            .split(' ')
+            .next()?
+            .parse()
+            .ok()?,
     })
 }
 
@@ -438,12 +539,12 @@ mod tests {
             assert_eq!(
                 heard,
                 [
-                    Said::Started(6231),
-                    Said::Stdout(Bytes::from_static(b"hi\n")),
-                    Said::Ended {
+                    Heard::Started(6231),
+                    Heard::Said(Said::Stdout(Bytes::from_static(b"hi\n"))),
+                    Heard::Said(Said::Ended(Ended {
                         code: 3,
-                        status: "exit status 3".into()
-                    },
+                        signal: None
+                    })),
                 ]
             );
         }
@@ -455,12 +556,12 @@ mod tests {
             StatusCode::NOT_FOUND,
             br#"{"code":"not_found","message":"process with pid 9 not found"}"#,
         );
-        assert!(matches!(&ours, EnvdError::Said { code, .. } if code == "not_found"));
+        assert!(matches!(&ours, MachineError::Said { code, .. } if code == "not_found"));
         let theirs = refusal(
             StatusCode::UNAUTHORIZED,
             br#"{"code":401,"message":"unauthorized access"}"#,
         );
-        assert!(matches!(theirs, EnvdError::Http(HttpError::Status { .. })));
+        assert!(matches!(theirs, MachineError::Http(HttpError::Status { .. })));
     }
 
     #[test]
@@ -468,10 +569,10 @@ mod tests {
         let end = br#"{"event":{"end":{"exited":true,"status":"exit status 0"}}}"#;
         assert_eq!(
             read_event(end).unwrap(),
-            Some(Said::Ended {
+            Some(Heard::Said(Said::Ended(Ended {
                 code: 0,
-                status: "exit status 0".into()
-            })
+                signal: None
+            })))
         );
     }
 }

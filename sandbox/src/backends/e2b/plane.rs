@@ -1,5 +1,7 @@
 use crate::config::E2bAccess;
-use crate::remote::http::{Answer, Call, HttpClient, HttpError, Retry, percent_encoded, secret_header};
+use crate::remote::http::{
+    Answer, Call, HttpClient, HttpError, Retry, parse, percent_encoded, secret_header,
+};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
@@ -183,11 +185,4 @@ impl ControlPlane {
 
 fn secret<'de, D: Deserializer<'de>>(text: D) -> Result<Option<SecretString>, D::Error> {
     Ok(Option::<String>::deserialize(text)?.map(SecretString::from))
-}
-
-pub(super) fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
-    serde_json::from_slice(body).map_err(|error| {
-        // Serde's text can quote values, among which are tokens.
-        HttpError::Malformed(format!("{:?} at byte {}", error.classify(), error.column()))
-    })
 }
