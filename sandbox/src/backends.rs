@@ -10,6 +10,12 @@ mod local;
 /// Not isolated: programs on this machine.
 mod process;
 
+/// Machines at E2B.
+mod e2b;
+
+/// Jobs at Hugging Face.
+mod huggingface;
+
 /// Every backend. A row is all that the rest of Dressage knows of one.
 #[must_use]
 pub fn registry() -> &'static [BackendEntry] {
@@ -27,6 +33,20 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: true,
             make: process::make,
             probe: process::probe,
+        },
+        BackendEntry {
+            name: "e2b",
+            summary: "a machine at E2B for each sandbox",
+            shares_loopback: false,
+            make: e2b::make,
+            probe: e2b::probe,
+        },
+        BackendEntry {
+            name: "huggingface",
+            summary: "a job at Hugging Face for each sandbox",
+            shares_loopback: false,
+            make: huggingface::make,
+            probe: huggingface::probe,
         },
     ]
 }
@@ -88,7 +108,7 @@ impl Report {
 }
 
 /// Runs what blocks off the runtime's threads.
-async fn off_the_runtime<T: Send + 'static>(
+pub(crate) async fn off_the_runtime<T: Send + 'static>(
     step: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SandboxError> {
@@ -101,7 +121,7 @@ async fn off_the_runtime<T: Send + 'static>(
 }
 
 /// Sandboxes of a backend by their leases, whichever process has them.
-async fn list_leased(
+pub(crate) async fn list_leased(
     config: &BackendConfig,
     backend: &'static str,
     labels: BTreeMap<String, String>,

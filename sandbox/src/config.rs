@@ -1,4 +1,5 @@
 use crate::lease::Owner;
+use secrecy::SecretString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,4 +18,41 @@ pub struct BackendConfig {
     pub ripgrep: Option<PathBuf>,
     /// In whose name sandboxes are made.
     pub owner: Arc<Owner>,
+    /// Access to providers.
+    pub providers: Providers,
+}
+
+/// Access to providers of sandboxes: addresses and keys. A key goes to the address beside it alone.
+#[derive(Clone, Debug, Default)]
+pub struct Providers {
+    /// For the backend `e2b`.
+    pub e2b: E2bAccess,
+    /// For the backend `huggingface`.
+    pub huggingface: HuggingFaceAccess,
+}
+
+/// Access to E2B, or to a deployment of it.
+#[derive(Clone, Debug, Default)]
+pub struct E2bAccess {
+    /// The key of a team: `E2B_API_KEY` of its SDKs.
+    pub api_key: Option<SecretString>,
+    /// `e2b.app` if unset: `E2B_DOMAIN`.
+    pub domain: Option<String>,
+    /// The control plane, if not `https://api.DOMAIN`: `E2B_API_URL`.
+    pub api_url: Option<String>,
+    /// One address for the inside of all sandboxes, if not `https://sandbox.DOMAIN`: `E2B_SANDBOX_URL`.
+    pub sandbox_url: Option<String>,
+}
+
+/// Access to the Jobs of Hugging Face.
+#[derive(Clone, Debug, Default)]
+pub struct HuggingFaceAccess {
+    /// A token that may run jobs: `HF_TOKEN`.
+    pub token: Option<SecretString>,
+    /// The hub, if not `https://huggingface.co`: `HF_ENDPOINT`.
+    pub endpoint: Option<String>,
+    /// The user or organisation that pays; that of the token if unset.
+    pub namespace: Option<String>,
+    /// The kind of machine, `cpu-basic` if unset.
+    pub flavor: Option<String>,
 }

@@ -132,7 +132,8 @@ pub trait Sandbox: Send + Sync {
         max_files: usize,
     ) -> Result<FileList, SandboxError>;
 
-    /// Takes the relay's channel: a byte stream on which the relay opens multiplexed streams. Once only.
+    /// Takes the relay's channel: a byte stream on which the relay opens multiplexed streams. Once only, but where the host
+    /// dials the relay: there again, after the channel was lost. [`SandboxError::Gone`] where there is none to be had.
     async fn open_relay(&self) -> Result<Box<dyn Channel>, SandboxError>;
 
     /// Ends every process in the sandbox and makes what comes next separate from what was: new pid and mount

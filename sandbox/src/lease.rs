@@ -14,6 +14,9 @@ mod record;
 /// Processes of what is owned.
 mod process;
 
+/// What is owned at a provider instead of on this machine.
+mod remote;
+
 /// Removes what the dead left.
 mod reaper;
 
@@ -22,6 +25,8 @@ pub use process::LeasedProcess;
 pub(crate) use process::end_processes;
 pub use reaper::{Reaper, Swept};
 pub use record::Lease;
+pub(crate) use remote::{HeldLease, find_removable};
+pub use remote::{INSTALLATION_LABEL, OWNER_LABEL, RemoteLease, SANDBOX_LABEL};
 
 use std::path::PathBuf;
 
@@ -55,6 +60,17 @@ pub enum LeaseError {
         sandbox: dressage_wire::ids::SandboxId,
         /// Whose it is.
         owner: dressage_wire::ids::OwnerId,
+    },
+    /// Its provider could not be asked to remove it, or did not.
+    #[error("sandbox {sandbox} could not be removed by backend `{backend}`")]
+    AtProvider {
+        /// Which.
+        sandbox: dressage_wire::ids::SandboxId,
+        /// Name of the backend that made it.
+        backend: String,
+        /// Why not.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A control group would not empty.
     #[error("control group `{}` still has processes", path.display())]

@@ -42,6 +42,9 @@ mod controlled;
 /// Starts an init, and connects to it.
 mod launch;
 
+/// What backends at providers share.
+mod remote;
+
 /// Makes directories anew in homes that agents have had.
 mod fresh;
 
@@ -49,5 +52,5 @@ mod fresh;
 mod removal;
 
 pub use backends::{BackendEntry, Fact, Report, by_name, registry};
-pub use config::BackendConfig;
+pub use config::{BackendConfig, E2bAccess, HuggingFaceAccess, Providers};
 pub use contract::*;

@@ -21,6 +21,42 @@ pub struct Config {
     pub endpoints: BTreeMap<String, EndpointConfig>,
     /// Prices by model.
     pub prices: BTreeMap<String, PricesConfig>,
+    /// Providers of sandboxes.
+    pub sandboxes: SandboxesConfig,
+}
+
+/// Providers of sandboxes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SandboxesConfig {
+    /// For the backend `e2b`.
+    pub e2b: E2bConfig,
+    /// For the backend `huggingface`.
+    pub huggingface: HuggingFaceConfig,
+}
+
+/// A deployment of E2B.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct E2bConfig {
+    /// Its domain.
+    pub domain: Option<String>,
+    /// URL of its control plane.
+    pub api_url: Option<String>,
+    /// One URL for the inside of all sandboxes.
+    pub sandbox_url: Option<String>,
+}
+
+/// Jobs at Hugging Face.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HuggingFaceConfig {
+    /// URL of the hub.
+    pub endpoint: Option<String>,
+    /// Who pays.
+    pub namespace: Option<String>,
+    /// Kind of machine.
+    pub flavor: Option<String>,
 }
 
 /// Used where no option says otherwise.
@@ -142,7 +178,14 @@ const fn key(table: &'static str, name: &'static str, example: &'static str, mea
 }
 
 /// The tables of the file, in the order of docs/configuration.md.
-pub const TABLES: [&str; 4] = ["defaults", "serve", "endpoints.NAME", "prices.MODEL"];
+pub const TABLES: [&str; 6] = [
+    "defaults",
+    "serve",
+    "endpoints.NAME",
+    "prices.MODEL",
+    "sandboxes.e2b",
+    "sandboxes.huggingface",
+];
 
 /// Every key. A test holds it against the types above.
 pub const KEYS: &[Key] = &[
@@ -358,6 +401,42 @@ pub const KEYS: &[Key] = &[
         "1.6",
         "cost of a million sampled tokens",
     ),
+    key(
+        "sandboxes.e2b",
+        "domain",
+        "\"e2b.example\"",
+        "domain of a deployment of E2B, under E2B_DOMAIN; default `e2b.app`",
+    ),
+    key(
+        "sandboxes.e2b",
+        "api_url",
+        "\"https://api.e2b.example\"",
+        "URL of its control plane, under E2B_API_URL; default `https://api.` and the domain",
+    ),
+    key(
+        "sandboxes.e2b",
+        "sandbox_url",
+        "\"https://sandbox.e2b.example\"",
+        "one URL by which all of its sandboxes are reached, under E2B_SANDBOX_URL; default `https://sandbox.` and the domain",
+    ),
+    key(
+        "sandboxes.huggingface",
+        "endpoint",
+        "\"https://hub.example\"",
+        "URL of a hub, under HF_ENDPOINT; default `https://huggingface.co`",
+    ),
+    key(
+        "sandboxes.huggingface",
+        "namespace",
+        "\"my-organisation\"",
+        "user or organisation that pays for the jobs; default: that of HF_TOKEN",
+    ),
+    key(
+        "sandboxes.huggingface",
+        "flavor",
+        "\"cpu-upgrade\"",
+        "kind of machine of each sandbox; default `cpu-basic`",
+    ),
 ];
 
 /// A configuration file could not be used.
@@ -472,6 +551,14 @@ mod tests {
         assert_eq!(
             known(toml::from_str::<PricesConfig>("zzz = 1").unwrap_err()),
             listed("prices.MODEL")
+        );
+        assert_eq!(
+            known(toml::from_str::<E2bConfig>("zzz = 1").unwrap_err()),
+            listed("sandboxes.e2b")
+        );
+        assert_eq!(
+            known(toml::from_str::<HuggingFaceConfig>("zzz = 1").unwrap_err()),
+            listed("sandboxes.huggingface")
         );
     }
 

@@ -55,6 +55,12 @@ pub mod names {
     pub const HF_ROUTER_BASE_URL: &str = "HF_ROUTER_BASE_URL";
     pub const HF_ROUTER_API_KEY: &str = "HF_ROUTER_API_KEY";
     pub const HF_ROUTER_MODEL: &str = "HF_ROUTER_MODEL";
+    pub const E2B_API_KEY: &str = "E2B_API_KEY";
+    pub const E2B_DOMAIN: &str = "E2B_DOMAIN";
+    pub const E2B_API_URL: &str = "E2B_API_URL";
+    pub const E2B_SANDBOX_URL: &str = "E2B_SANDBOX_URL";
+    pub const HF_TOKEN: &str = "HF_TOKEN";
+    pub const HF_ENDPOINT: &str = "HF_ENDPOINT";
     pub const HTTPS_PROXY: &str = "HTTPS_PROXY";
     pub const HTTP_PROXY: &str = "http_proxy";
     pub const ALL_PROXY: &str = "ALL_PROXY";
@@ -165,6 +171,36 @@ pub const VARIABLES: &[Variable] = &[
         names::HF_ROUTER_MODEL,
         DotEnv::Honoured,
         "model of the endpoint `hf_router`; default `Qwen/Qwen3-4B-Instruct-2507:nscale`",
+    ),
+    variable(
+        names::E2B_API_KEY,
+        DotEnv::Honoured,
+        "key of a team at E2B, for the sandbox backend `e2b`",
+    ),
+    variable(
+        names::E2B_DOMAIN,
+        DotEnv::Ignored,
+        "domain of a deployment of E2B; default `e2b.app`",
+    ),
+    variable(
+        names::E2B_API_URL,
+        DotEnv::Ignored,
+        "URL of its control plane; default `https://api.` and the domain",
+    ),
+    variable(
+        names::E2B_SANDBOX_URL,
+        DotEnv::Ignored,
+        "one URL by which all of its sandboxes are reached; default `https://sandbox.` and the domain",
+    ),
+    variable(
+        names::HF_TOKEN,
+        DotEnv::Honoured,
+        "token of Hugging Face that may run jobs, for the sandbox backend `huggingface`",
+    ),
+    variable(
+        names::HF_ENDPOINT,
+        DotEnv::Ignored,
+        "URL of another hub; default `https://huggingface.co`",
     ),
     variable(
         names::HTTPS_PROXY,

@@ -18,6 +18,9 @@ mod config;
 /// Folders.
 mod paths;
 
+/// Access to providers of sandboxes.
+mod providers;
+
 /// The catalogue of endpoints.
 mod endpoints;
 

@@ -8,6 +8,7 @@ use crate::environment::{Environment, names};
 use crate::error::{Failure, nearest};
 use crate::exit::Exit;
 use crate::paths::{self, Paths, User};
+use crate::providers::providers;
 use crate::terminal::Terminal;
 use dressage_rollout::agents::Agents;
 use dressage_rollout::{Observer, QueueLimits, Supervisor, SupervisorConfig};
@@ -103,10 +104,16 @@ impl Context {
             .await
             .map_err(|error| store_failure(&error))?;
         let owner = Arc::new(Owner::acquire(&self.paths.data).map_err(|error| lacks(&error))?);
-        sweep(owner.clone(), &store).await?;
+        let backends = self.backends(owner, tap_binary);
+        sweep(&backends, &store).await?;
+        let (context, tap_binary) = (self.clone(), backends.tap_binary.clone());
+        tokio::spawn(Reaper::keep_sweeping_own(
+            Arc::downgrade(&backends.owner),
+            move |owner| context.backends(owner, tap_binary.clone()),
+        ));
         Ok(Workspace {
             store: Arc::new(store),
-            backends: self.backends(owner, tap_binary),
+            backends,
         })
     }
 
@@ -120,6 +127,7 @@ impl Context {
             bubblewrap: self.program("bwrap"),
             ripgrep: self.program("rg"),
             owner,
+            providers: providers(&self.config, &self.environment),
         }
     }
 
@@ -138,7 +146,8 @@ impl Context {
 
 /// Removes what belongs to processes that are dead, and marks their rollouts. What cannot be removed now is logged, and
 /// tried again at the next start.
-async fn sweep(owner: Arc<Owner>, store: &Store) -> Result<(), Failure> {
+async fn sweep(backends: &BackendConfig, store: &Store) -> Result<(), Failure> {
+    let owner = Arc::clone(&backends.owner);
     let data = owner.data_dir().to_owned();
     let failed = |error: &(dyn std::error::Error + 'static)| Failure::from_error(Exit::MachineLacks, error);
     let running = store
@@ -153,9 +162,9 @@ async fn sweep(owner: Arc<Owner>, store: &Store) -> Result<(), Failure> {
         .mark_interrupted(&dead)
         .await
         .map_err(|error| store_failure(&error))?;
-    let swept = tokio::task::spawn_blocking(move || Reaper::new(owner).sweep())
+    let swept = Reaper::new(owner)
+        .sweep_everywhere(backends)
         .await
-        .map_err(|error| failed(&error))?
         .map_err(|error| failed(&error))?;
     if !interrupted.is_empty() || !swept.removed.is_empty() {
         tracing::info!(

@@ -3,10 +3,22 @@
 //! The channel is multiplexed by yamux. This side opens streams and accepts none: a stream that comes from the other side is
 //! a fault, after which the channel is closed. One stream carries the bytes of one connection both ways, with the end of each
 //! direction passed on by itself; a connection that breaks resets its stream. When the channel ends, so do all connections and
-//! the listener.
+//! the listener; but for a carrier that the host dials (`--dialled`), where connections end and the listener waits for the next.
 
 /// One multiplexed channel, as a handle that opens streams.
 mod channel;
+
+/// Carriers that the host dials, one at a time.
+mod dialled;
+
+/// The secret by which the host is known.
+mod secret;
+
+/// A WebSocket as a stream of bytes.
+mod websocket;
+
+/// What a WebSocket's key is answered with.
+mod sha1;
 
 pub(crate) use channel::{Carrier, Opener};
 
@@ -26,7 +38,9 @@ pub(crate) const MOST_CONNECTIONS: usize = 128;
 /// How long to wait after a failure to accept, which comes of having no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs `relay --listen ADDRESS (--fd NUMBER | --stdio)`: alone, for carriers such as the exec of a container.
+/// Runs `relay --listen ADDRESS (--fd NUMBER | --stdio | --dialled ADDRESS)`: alone, for carriers such as the exec of a
+/// container. With `--dialled` the host connects by WebSocket to that address and shows the secret of the environment
+/// variable [`SECRET_VARIABLE`](dressage_wire::relay::SECRET_VARIABLE); `ready` is written when both addresses are bound.
 #[must_use]
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     match run(&arguments) {
@@ -42,10 +56,11 @@ fn run(arguments: &[OsString]) -> io::Result<()> {
     let usage = || {
         io::Error::new(
             io::ErrorKind::InvalidInput,
-            "usage: dressage-tap relay --listen ADDRESS (--fd NUMBER | --stdio)",
+            "usage: dressage-tap relay --listen ADDRESS (--fd NUMBER | --stdio | --dialled ADDRESS)",
         )
     };
     let mut listen: Option<SocketAddr> = None;
+    let mut dialled: Option<SocketAddr> = None;
     let (mut number, mut stdio) = (None, false);
     let mut rest = arguments
         .iter()
@@ -55,27 +70,37 @@ fn run(arguments: &[OsString]) -> io::Result<()> {
             "--listen" => listen = rest.next().and_then(|text| text.parse().ok()),
             "--fd" => number = rest.next().and_then(|text| text.parse().ok()),
             "--stdio" => stdio = true,
+            "--dialled" => dialled = Some(rest.next().and_then(|text| text.parse().ok()).ok_or_else(usage)?),
             _ => return Err(usage()),
         }
     }
     let listen = listen.ok_or_else(usage)?;
     let inherited = number.map(crate::inherited::take).transpose()?;
     nix::sys::prctl::set_dumpable(false)?;
+    let dialled = dialled
+        .map(|address| io::Result::Ok((address, secret::Secret::take()?)))
+        .transpose()?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?
         .block_on(async {
             let listener = TcpListener::bind(listen).await?;
-            match (inherited, stdio) {
-                (Some(fd), false) => {
+            match (inherited, stdio, dialled) {
+                (Some(fd), false, None) => {
                     let channel = std::os::unix::net::UnixStream::from(fd);
                     channel.set_nonblocking(true)?;
                     carry(UnixStream::from_std(channel)?, listener).await;
                     Ok(())
                 }
-                (None, true) => {
+                (None, true, None) => {
                     let channel = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
                     carry(channel, listener).await;
+                    Ok(())
+                }
+                (None, false, Some((address, secret))) => {
+                    let carriers = TcpListener::bind(address).await?;
+                    println!("ready");
+                    dialled::serve(carriers, secret, listener).await;
                     Ok(())
                 }
                 _ => Err(usage()),
@@ -84,7 +109,12 @@ fn run(arguments: &[OsString]) -> io::Result<()> {
 }
 
 /// Carries connections until the channel ends.
-pub(crate) async fn carry<C: Carrier>(channel: C, listener: TcpListener) {
+pub(crate) async fn carry(channel: impl Carrier, listener: TcpListener) {
+    carry_over(Box::new(channel), &listener).await;
+}
+
+/// As [`carry`], with a listener that outlives the channel: who connects after its end waits for the next one.
+async fn carry_over(channel: Box<dyn Carrier>, listener: &TcpListener) {
     let (opener, driver) = channel::multiplex(channel);
     tokio::select! {
         biased;
@@ -93,7 +123,7 @@ pub(crate) async fn carry<C: Carrier>(channel: C, listener: TcpListener) {
     }
 }
 
-async fn accept(listener: TcpListener, opener: Opener) {
+async fn accept(listener: &TcpListener, opener: Opener) {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut connections = tokio::task::JoinSet::new();
     // Closed never, hence a place always comes.

@@ -18,6 +18,9 @@ pub mod event;
 /// What the host and the program inside a sandbox say to each other.
 pub mod control;
 
+/// What a relay and who dials it say before their channel.
+pub mod relay;
+
 /// Server-sent events, split out of any sequence of byte chunks.
 pub mod sse;
 

@@ -1,9 +1,9 @@
-use crate::world::{World, WorldPlan, agents_cache_dir};
+use crate::world::{BackendChoice, World, WorldPlan, agents_cache_dir, provider_url};
 use dressage_rollout::presets::Preset;
 use dressage_testkit::model::PresetScript;
 use dressage_wire::event::Stage;
 use dressage_wire::fault::Ended;
-use dressage_wire::task::{CaptureMode, Task};
+use dressage_wire::task::{CaptureMode, NetworkPolicy, Task};
 use std::sync::Arc;
 
 async fn world() -> World {
@@ -56,6 +56,42 @@ async fn opencode_solves_a_preset_in_a_sandbox_without_a_network() {
         !tools.iter().any(|tool| tool == "webfetch" || tool == "question"),
         "{tools:?}"
     );
+}
+
+async fn solves_at_a_provider(backend: &'static str) {
+    if provider_url(backend).is_none() {
+        eprintln!("SKIPPED: the environment names no provider of `{backend}`");
+        return;
+    }
+    let world = World::planned(WorldPlan {
+        script: Arc::new(PresetScript),
+        cache_dir: Some(agents_cache_dir()),
+        backend: BackendChoice::Named(backend),
+        ..WorldPlan::default()
+    })
+    .await;
+    let mut task = preset("binary_search");
+    if backend == "huggingface" {
+        task.network = NetworkPolicy::Open;
+    }
+    let done = world.run(task).await;
+    assert_eq!(done.outcome.ended, Ended::Completed, "{:?}", done.outcome);
+    assert_eq!(done.stages(), Stage::ALL);
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    let totals = &done.outcome.totals;
+    assert!(totals.calls >= 2, "{totals:?}");
+    assert_eq!(totals.trainable_calls, totals.calls, "{totals:?}");
+    assert!(done.outcome.warnings.is_empty(), "{:?}", done.outcome.warnings);
+}
+
+#[tokio::test]
+async fn opencode_solves_a_preset_in_a_sandbox_of_e2b() {
+    solves_at_a_provider("e2b").await;
+}
+
+#[tokio::test]
+async fn opencode_solves_a_preset_in_a_sandbox_of_hugging_face() {
+    solves_at_a_provider("huggingface").await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use dressage_rollout::agents::{
 };
 use dressage_rollout::{Observer, QueueLimits, RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::Owner;
-use dressage_sandbox::{Backend, BackendConfig};
+use dressage_sandbox::{Backend, BackendConfig, E2bAccess, HuggingFaceAccess, Providers};
 use dressage_tap::{Endpoint, Upstream};
 use dressage_testkit::fault::FaultPlan;
 use dressage_testkit::model::{
@@ -75,6 +75,36 @@ impl Default for WorldPlan {
     }
 }
 
+/// The providers that `DRESSAGE_TEST_E2B_URL` and `DRESSAGE_TEST_HF_URL` name: emulators, or deployments.
+pub fn provider_url(backend: &str) -> Option<String> {
+    let variable = match backend {
+        "e2b" => "DRESSAGE_TEST_E2B_URL",
+        _ => "DRESSAGE_TEST_HF_URL",
+    };
+    std::env::var(variable).ok()
+}
+
+fn providers() -> Providers {
+    let mut providers = Providers::default();
+    if let Some(url) = provider_url("e2b") {
+        providers.e2b = E2bAccess {
+            api_key: Some("e2b_test".to_owned().into()),
+            api_url: Some(url.clone()),
+            sandbox_url: Some(url),
+            domain: None,
+        };
+    }
+    if let Some(url) = provider_url("huggingface") {
+        providers.huggingface = HuggingFaceAccess {
+            token: Some("hf_test".to_owned().into()),
+            endpoint: Some(url),
+            namespace: None,
+            flavor: None,
+        };
+    }
+    providers
+}
+
 /// An agent's work as one shell command, then a last word.
 pub fn shell(command: &str) -> Arc<dyn Script> {
     let call = Turn::calls("bash", json!({ "command": command, "description": "work" }));
@@ -109,6 +139,7 @@ impl World {
                     bubblewrap: None,
                     ripgrep: None,
                     owner: owner.clone(),
+                    providers: providers(),
                 };
                 (dressage_sandbox::by_name(name).unwrap().make)(&config).unwrap()
             }

@@ -1,9 +1,11 @@
 use super::LeaseError;
-use dressage_wire::ids::{InstallationId, OwnerId};
+use dressage_wire::ids::{InstallationId, OwnerId, SandboxId};
+use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// A process that owns sandboxes and rollouts, for as long as this value lives.
 #[derive(Debug)]
@@ -13,6 +15,8 @@ pub struct Owner {
     data_dir: PathBuf,
     path: PathBuf,
     _lock: File,
+    /// Sandboxes at providers that nothing in this process has any more, and whose removal is not known to be done.
+    unresolved: Mutex<BTreeSet<SandboxId>>,
 }
 
 impl Owner {
@@ -51,6 +55,7 @@ impl Owner {
                     data_dir: data_dir.to_path_buf(),
                     path,
                     _lock: file,
+                    unresolved: Mutex::default(),
                 });
             }
         }
@@ -66,6 +71,28 @@ impl Owner {
     #[must_use]
     pub fn installation(&self) -> InstallationId {
         self.installation
+    }
+
+    /// Leaves the removal of a sandbox to whoever asks for [`Owner::unresolved`].
+    pub(super) fn leave(&self, sandbox: SandboxId) {
+        self.unresolved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(sandbox);
+    }
+
+    /// A sandbox is gone: nothing is left to do about it.
+    pub(super) fn resolve(&self, sandbox: SandboxId) {
+        self.unresolved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&sandbox);
+    }
+
+    /// The sandboxes that were left.
+    pub(super) fn unresolved(&self) -> Vec<SandboxId> {
+        let unresolved = self.unresolved.lock().unwrap_or_else(PoisonError::into_inner);
+        unresolved.iter().copied().collect()
     }
 
     /// Its data directory.

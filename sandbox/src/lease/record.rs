@@ -1,4 +1,4 @@
-use super::{LeaseError, LeasedProcess, Owner};
+use super::{LeaseError, LeasedProcess, Owner, RemoteLease};
 use crate::cgroup::Cgroup;
 use crate::removal::remove_tree;
 use dressage_wire::ids::{InstallationId, OwnerId, SandboxId};
@@ -30,6 +30,9 @@ pub struct Lease {
     pub cgroups: Vec<PathBuf>,
     /// Its outermost processes; ending them ends the rest.
     pub processes: Vec<LeasedProcess>,
+    /// What it has at a provider, instead of all that is above. Its removal is asked of the backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<RemoteLease>,
 }
 
 impl Lease {
@@ -46,6 +49,7 @@ impl Lease {
             uid: None,
             cgroups: Vec::new(),
             processes: Vec::new(),
+            remote: None,
         }
     }
 

@@ -8,7 +8,7 @@ const NO_LIMIT: u64 = u64::MAX;
 #[tokio::test]
 async fn parents_are_made_and_a_name_alone_is_in_the_home() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let home = sandbox.home().to_owned();
         for (path, absolute) in [
             ("a/b/c.txt", format!("{home}/a/b/c.txt")),
@@ -32,7 +32,7 @@ async fn parents_are_made_and_a_name_alone_is_in_the_home() {
 #[tokio::test]
 async fn bytes_come_back_as_they_went_in() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let content: Vec<u8> = (0..=255).cycle().take(300_000).collect();
         sandbox
             .write_file("binary", Bytes::from(content.clone()), 0o644)
@@ -73,7 +73,7 @@ async fn a_hundred_megabytes_go_in_and_come_back() {
 #[tokio::test]
 async fn what_is_no_regular_file_is_a_named_error_at_once() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         stdout_of(
             &*sandbox,
             sh("mkdir dir; mkfifo fifo; echo secret > target; ln -s target link; ln -s nowhere dangling"),
@@ -111,7 +111,7 @@ async fn what_is_no_regular_file_is_a_named_error_at_once() {
 #[tokio::test]
 async fn a_file_over_the_limit_is_refused_with_its_size() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         sandbox
             .write_file("ten", bytes("0123456789"), 0o644)
             .await
@@ -135,7 +135,7 @@ async fn a_file_over_the_limit_is_refused_with_its_size() {
 #[tokio::test]
 async fn a_link_at_the_name_is_replaced_and_not_written_through() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         stdout_of(
             &*sandbox,
             sh("echo kept > target; ln -s target link; mkfifo fifo"),

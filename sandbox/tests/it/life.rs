@@ -23,7 +23,7 @@ fn a_process_that_holds_sandboxes() {
         .unwrap();
     runtime.block_on(async {
         let config = World::config_of(&folder);
-        for entry in dressage_sandbox::registry() {
+        for entry in crate::world::entries() {
             let backend = (entry.make)(&config).unwrap();
             let sandbox = backend.create(spec()).await.unwrap();
             let script = format!(
@@ -71,7 +71,7 @@ impl Other {
         }
         assert_eq!(
             sandboxes.len(),
-            dressage_sandbox::registry().len(),
+            crate::world::entries().count(),
             "the other process failed"
         );
         Self { process, sandboxes }
@@ -214,7 +214,7 @@ async fn a_failed_creation_leaves_nothing() {
         tap_binary: "/usr/bin/true".into(),
         ..world.config.clone()
     };
-    for entry in dressage_sandbox::registry() {
+    for entry in crate::world::entries() {
         let backend = (entry.make)(&config).unwrap();
         let spec = spec();
         let id = spec.id;

@@ -36,3 +36,21 @@ mod relay;
 
 /// The table of backends, and the whole suite as another user.
 mod registered;
+
+/// Providers, as scripts play them.
+mod provider;
+
+/// Providers that run programs.
+mod fake;
+
+/// What is promised of sandboxes at providers, and faults of these.
+mod remote;
+
+/// Sandboxes of E2B.
+mod e2b;
+
+/// The traps of E2B's protocols, one test for each that this client can step into.
+mod e2b_traps;
+
+/// Sandboxes of Hugging Face.
+mod huggingface;

@@ -39,7 +39,7 @@ if os.fork() == 0:
 #[tokio::test]
 async fn outputs_are_separate_and_the_exit_code_is_the_programs() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let ran = run(&*sandbox, sh("echo out; echo err >&2; exit 7")).await;
         assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("out\n", "err\n"));
         assert_eq!(
@@ -52,7 +52,7 @@ async fn outputs_are_separate_and_the_exit_code_is_the_programs() {
 #[tokio::test]
 async fn output_is_streamed_while_the_program_runs() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let output = Arc::new(Output::default());
         let script = sh("echo first; while [ ! -e go ]; do sleep 0.01; done; echo second");
         let mut process = sandbox.start(script, output.clone()).await.unwrap();
@@ -66,7 +66,7 @@ async fn output_is_streamed_while_the_program_runs() {
 #[tokio::test]
 async fn a_signal_is_told_and_is_not_exit_0() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let exit = run(&*sandbox, sh("kill -SEGV $$")).await.exit;
         assert_eq!((exit.code, exit.signal, exit.timed_out), (139, Some(11), false));
         let exit = run(&*sandbox, sh("kill -KILL $$")).await.exit;
@@ -150,7 +150,7 @@ async fn a_wait_is_given_up_at_its_deadline_and_kill_ends_the_tree() {
 #[tokio::test]
 async fn a_service_that_a_command_leaves_lives_on_and_holds_nothing_up() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let begun = Instant::now();
         let script = "(while :; do echo noise; echo noise >&2; date > beat; sleep 0.02; done) & echo started";
         let ran = run(&*sandbox, sh(script)).await;
@@ -191,7 +191,7 @@ async fn fifty_megabytes_of_output_pass_in_pieces() {
 #[tokio::test]
 async fn output_need_not_be_text() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let output = Arc::new(Output::default());
         let script = python("import sys; sys.stdout.buffer.write(bytes(range(256)))");
         sandbox.exec(script, output.clone()).await.unwrap();
@@ -202,7 +202,7 @@ async fn output_need_not_be_text() {
 #[tokio::test]
 async fn ten_megabytes_of_standard_input_arrive_and_may_be_left_unread() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let stdin = Bytes::from(vec![b'x'; 10 << 20]);
         let count = Command {
             stdin: stdin.clone(),
@@ -355,7 +355,7 @@ async fn a_slow_program_and_a_flood_hold_up_no_other_request() {
 #[tokio::test]
 async fn thirty_programs_at_once_do_not_mix() {
     let world = World::new();
-    for sandbox in world.sandboxes().await {
+    for sandbox in world.sandboxes_everywhere().await {
         let mut all = tokio::task::JoinSet::new();
         for number in 0..30 {
             let sandbox = Arc::clone(&sandbox);

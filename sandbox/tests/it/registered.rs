@@ -1,4 +1,4 @@
-use crate::world::{World, is_root, names, spec, tap_binary};
+use crate::world::{World, entries, is_root, names, spec, tap_binary};
 use dressage_sandbox::{SandboxError, by_name, registry};
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn an_unknown_backend_is_named() {
 #[test]
 fn every_backend_reports_what_it_can_do_here() {
     let world = World::new();
-    for entry in registry() {
+    for entry in entries() {
         let report = (entry.probe)(&world.config);
         assert_eq!(report.problem, None, "{}", entry.name);
         let fact = |name: &str| {

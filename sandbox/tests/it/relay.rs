@@ -6,7 +6,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 use yamux::{Config, Connection, Mode};
 
 /// Answers each connection of an agent with what it said, reversed.
-async fn answer(channel: Box<dyn Channel>) {
+pub async fn answer(channel: Box<dyn Channel>) {
     let mut connection = Connection::new(channel.compat(), Config::default(), Mode::Server);
     while let Some(Ok(mut stream)) = poll_fn(|context| connection.poll_next_inbound(context)).await {
         tokio::spawn(async move {
@@ -19,7 +19,7 @@ async fn answer(channel: Box<dyn Channel>) {
     }
 }
 
-const ASK: &str = "
+pub const ASK: &str = "
 import socket, sys
 host, port = sys.argv[1].split(':')
 def ask(text):
@@ -95,4 +95,43 @@ async fn a_sandbox_without_a_relay_says_so() {
             SandboxError::Gone { .. }
         ));
     }
+}
+
+#[test]
+fn the_secret_of_a_relay_that_is_dialled_is_in_no_environment() {
+    use std::io::{BufRead, BufReader};
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+    let start = |secret: &str| {
+        std::process::Command::new(crate::world::tap_binary())
+            .args(["relay", "--listen", "127.0.0.1:0", "--dialled", "127.0.0.1:0"])
+            .env_clear()
+            .env("A", "a")
+            .env("DRESSAGE_RELAY_SECRET", secret)
+            .env("Z", "z")
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut relay = start(SECRET);
+    let mut ready = String::new();
+    BufReader::new(relay.stdout.take().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
+    let environment = std::fs::read(format!("/proc/{}/environ", relay.id()));
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+    assert_eq!(ready, "ready\n");
+    match environment {
+        Ok(environment) => {
+            let environment = String::from_utf8(environment).unwrap();
+            assert!(environment.contains("A=a\0") && environment.contains("\0Z=z"));
+            assert!(!environment.contains(SECRET), "{environment:?}");
+        }
+        // Whoever is not root cannot look at all.
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+    }
+    let short = start("short").wait_with_output().unwrap();
+    assert!(!short.status.success());
+    assert!(String::from_utf8_lossy(&short.stderr).contains("at least 32 bytes"));
 }

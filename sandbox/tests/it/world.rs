@@ -1,18 +1,27 @@
+use crate::fake::Fake;
 pub use crate::spec::spec;
 use bytes::Bytes;
 use dressage_sandbox::lease::{Lease, Owner, Reaper};
-use dressage_sandbox::{Backend, BackendConfig, Command, Exit, OutputSink, Sandbox, SandboxError, registry};
+use dressage_sandbox::{
+    Backend, BackendConfig, BackendEntry, Command, Exit, OutputSink, Sandbox, SandboxError, SandboxSpec,
+    registry,
+};
 use dressage_wire::event::OutputStream;
+use dressage_wire::task::NetworkPolicy;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A data directory of its own, with an owner.
 pub struct World {
     pub folder: tempfile::TempDir,
     pub config: BackendConfig,
+    fake: OnceLock<Fake>,
 }
+
+/// The backends at providers.
+pub const REMOTE: [&str; 2] = ["e2b", "huggingface"];
 
 /// The static `dressage-tap` that the tests run.
 pub fn tap_binary() -> PathBuf {
@@ -40,7 +49,11 @@ impl World {
         let folder = tempfile::Builder::new().prefix("dressage-").tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let config = Self::config_of(folder.path());
-        Self { folder, config }
+        Self {
+            folder,
+            config,
+            fake: OnceLock::new(),
+        }
     }
 
     /// As another process on the same data directory would have it.
@@ -52,6 +65,7 @@ impl World {
             bubblewrap: None,
             ripgrep: None,
             owner: Arc::new(Owner::acquire(&folder.join("data")).unwrap()),
+            providers: Default::default(),
         }
     }
 
@@ -59,9 +73,55 @@ impl World {
         (dressage_sandbox::by_name(name).unwrap().make)(&self.config).unwrap()
     }
 
-    /// Every backend of the registry.
+    /// Every backend of the registry that needs no provider.
     pub fn backends(&self) -> Vec<Arc<dyn Backend>> {
-        registry().iter().map(|entry| self.backend(entry.name)).collect()
+        entries().map(|entry| self.backend(entry.name)).collect()
+    }
+
+    /// Providers that are played here.
+    pub fn fake(&self) -> &Fake {
+        self.fake.get_or_init(Fake::start)
+    }
+
+    /// With access to the providers that are played here.
+    pub fn remote_config(&self) -> BackendConfig {
+        BackendConfig {
+            providers: self.fake().providers(),
+            ..self.config.clone()
+        }
+    }
+
+    pub fn remote(&self, name: &str) -> Arc<dyn Backend> {
+        (dressage_sandbox::by_name(name).unwrap().make)(&self.remote_config()).unwrap()
+    }
+
+    /// Every backend: those at providers over the ones that are played here, and over those that the environment names
+    /// (`DRESSAGE_TEST_E2B_URL`, `DRESSAGE_TEST_HF_URL`).
+    pub fn everywhere(&self) -> Vec<Arc<dyn Backend>> {
+        let mut backends = self.backends();
+        for (name, variable) in REMOTE
+            .iter()
+            .zip(["DRESSAGE_TEST_E2B_URL", "DRESSAGE_TEST_HF_URL"])
+        {
+            backends.push(self.remote(name));
+            if std::env::var_os(variable).is_some() {
+                let config = BackendConfig {
+                    providers: crate::provider::named(),
+                    ..self.config.clone()
+                };
+                backends.push((dressage_sandbox::by_name(name).unwrap().make)(&config).unwrap());
+            }
+        }
+        backends
+    }
+
+    /// A sandbox of every backend, everywhere.
+    pub async fn sandboxes_everywhere(&self) -> Vec<Arc<dyn Sandbox>> {
+        let mut sandboxes = Vec::new();
+        for backend in self.everywhere() {
+            sandboxes.push(backend.create(spec_for(&*backend)).await.unwrap());
+        }
+        sandboxes
     }
 
     /// A sandbox of every backend.
@@ -87,6 +147,7 @@ impl Drop for World {
     /// Sandboxes that a test let go end in the background; what a killed process left is swept. Nothing may remain.
     fn drop(&mut self) {
         let own = self.config.owner.id();
+        self.end_remote();
         let _ = Reaper::new(Arc::clone(&self.config.owner)).sweep();
         let leased = || {
             Lease::all(&self.config.data_dir)
@@ -101,6 +162,50 @@ impl Drop for World {
             "a sandbox that was let go was not removed"
         );
     }
+}
+
+impl World {
+    /// What is at providers cannot end in the background while this thread waits for it.
+    fn end_remote(&self) {
+        let config = match self.fake.get() {
+            Some(fake) => fake.providers(),
+            None => return,
+        };
+        let configs = [config, crate::provider::named()].map(|providers| BackendConfig {
+            providers,
+            ..self.config.clone()
+        });
+        let leases = Lease::all(&self.config.data_dir).unwrap().0;
+        let ending = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            for lease in leases.iter().filter(|lease| lease.remote.is_some()) {
+                for config in &configs {
+                    // One of them made it.
+                    if let Ok(backend) = (dressage_sandbox::by_name(&lease.backend).unwrap().make)(config) {
+                        let _ = runtime.block_on(backend.delete(lease.sandbox));
+                    }
+                }
+            }
+        });
+        let _ = ending.join();
+    }
+}
+
+/// A small sandbox that the backend can provide.
+pub fn spec_for(backend: &dyn Backend) -> SandboxSpec {
+    let mut spec = spec();
+    if backend.name() == "huggingface" {
+        spec.network = NetworkPolicy::Open;
+    }
+    spec
+}
+
+/// The rows of the backends that need no provider.
+pub fn entries() -> impl Iterator<Item = &'static BackendEntry> {
+    registry().iter().filter(|entry| !REMOTE.contains(&entry.name))
 }
 
 pub fn names(folder: &Path) -> Vec<String> {

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 use yamux::{Config, Connection, Mode, Stream};
 
-/// What a channel runs over.
+/// What a channel runs over. Used through a pointer, so that the multiplexer is in the program once only.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Carrier for T {}
@@ -27,7 +27,7 @@ impl Opener {
 
 /// Makes a channel of a byte stream: what opens streams, and what must be polled for any of them to move. The latter ends
 /// with the channel.
-pub(crate) fn multiplex<C: Carrier>(carrier: C) -> (Opener, impl Future<Output = ()> + Send) {
+pub(crate) fn multiplex(carrier: Box<dyn Carrier>) -> (Opener, impl Future<Output = ()> + Send) {
     // Those who wait here hold a connection each, of which there is a bounded number.
     let (requests, waiting) = mpsc::channel(1);
     let connection = Connection::new(carrier.compat(), Config::default(), Mode::Client);
@@ -39,13 +39,13 @@ pub(crate) fn multiplex<C: Carrier>(carrier: C) -> (Opener, impl Future<Output =
     (Opener(requests), poll_fn(move |context| driver.poll(context)))
 }
 
-struct Driver<C: Carrier> {
-    connection: Connection<Compat<C>>,
+struct Driver {
+    connection: Connection<Compat<Box<dyn Carrier>>>,
     waiting: mpsc::Receiver<oneshot::Sender<Stream>>,
     opening: Option<oneshot::Sender<Stream>>,
 }
 
-impl<C: Carrier> Driver<C> {
+impl Driver {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.opening.is_none()

@@ -15,7 +15,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// Between the loss of a relay's channel and the next.
+const REDIAL_PAUSE: Duration = Duration::from_millis(50);
+
+/// The same, where channels do not last.
+const LONGEST_REDIAL_PAUSE: Duration = Duration::from_secs(5);
 
 /// The way to the model, open for the agent stage only.
 pub(super) struct Access {
@@ -78,16 +85,46 @@ impl Access {
     ) -> Result<Self, Stop> {
         let session = session(scope, plan, recording).await?;
         let lost = |error| Stop::sandbox(Stage::Agent, faults::SANDBOX_OPERATION_FAILED, &error);
-        let channel = sandbox.open_relay().await.map_err(lost)?;
+        let mut channel = sandbox.open_relay().await.map_err(lost)?;
         let address = sandbox.relay_address().ok_or_else(|| {
             faults::SANDBOX_OPERATION_FAILED.fault(Some(Stage::Agent), "the sandbox has no relay")
         })?;
         let stop = CancellationToken::new();
         let serving = tokio::spawn({
             let (session, stop) = (session.clone(), stop.clone());
+            let (sandbox, rollout) = (scope.sandbox.get().cloned(), scope.request.id);
             async move {
-                let end = session.serve_channel(channel, stop.clone()).await;
-                (!stop.is_cancelled()).then(|| end.to_string())
+                let mut pause = REDIAL_PAUSE;
+                loop {
+                    let begun = Instant::now();
+                    let end = session.clone().serve_channel(channel, stop.clone()).await;
+                    if stop.is_cancelled() {
+                        return None;
+                    }
+                    // Where the host dials the relay it can do so again; agents repeat the calls that were lost.
+                    // One that is lost at once, again and again, is dialled less and less often.
+                    pause = if begun.elapsed() > LONGEST_REDIAL_PAUSE {
+                        REDIAL_PAUSE
+                    } else {
+                        LONGEST_REDIAL_PAUSE.min(pause * 2)
+                    };
+                    let again = async {
+                        tokio::time::sleep(pause).await;
+                        match &sandbox {
+                            Some(sandbox) => sandbox.open_relay().await.ok(),
+                            None => None,
+                        }
+                    };
+                    channel = tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return Some(end.to_string()),
+                        again = again => match again {
+                            Some(again) => again,
+                            None => return Some(end.to_string()),
+                        }
+                    };
+                    tracing::warn!(rollout.id = %rollout, "the relay's channel was lost, and is there again");
+                }
             }
         });
         Ok(Self::tapped(

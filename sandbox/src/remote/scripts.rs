@@ -1,0 +1,125 @@
+/// In the environment of a program and of all that it starts: by this they are found again, since a provider's SIGKILL reaches
+/// the first process only, and what starts a session of its own leaves every group. What clears its environment escapes.
+pub(crate) const TREE: &str = "DRESSAGE_TREE";
+
+/// Makes the home, and sees that the programs are there that these scripts use.
+pub(crate) const PREPARE: &str = r#"
+mkdir -p -- "$1" || exit 1
+for program in bash env grep find stat sed tar gzip base64; do
+  command -v "$program" >/dev/null || { echo "there is no $program in its image" >&2; exit 1; }
+done
+"#;
+
+/// Runs a program: `DIRECTORY INPUT KEEP PROGRAM [ARGUMENT...]`. INPUT is a file that is read and removed, or empty. KEEP is
+/// empty, or names the variables, between blanks, that are the whole environment.
+pub(crate) const RUN: &str = r#"
+directory=$1; input=$2; keep=$3; shift 3
+mkdir -p -- "$directory" && cd -- "$directory" || exit 126
+if [ -n "$input" ]; then exec <"$input"; rm -f -- "$input"; else exec </dev/null; fi
+if [ -n "$keep" ]; then
+  for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
+    case "$keep" in *" $name "*) ;; *) unset "$name" ;; esac
+  done
+  unset name
+fi
+unset directory input keep OLDPWD
+exec "$@"
+"#;
+
+/// Ends everything that has one of the marks given, and returns when nothing is left.
+pub(crate) const END_TREES: &str = r#"
+round=0
+while [ "$round" -lt 100 ]; do
+  found=
+  for mark in "$@"; do
+    for file in $(grep -lszx "DRESSAGE_TREE=$mark" /proc/[0-9]*/environ); do
+      pid=${file#/proc/}
+      kill -9 "${pid%/environ}" 2>/dev/null && found=1
+    done
+  done
+  [ -z "$found" ] && exit 0
+  round=$((round + 1)); sleep 0.02
+done
+exit 1
+"#;
+
+/// Puts an uploaded file in its place: `UPLOADED PATH MODE`. A file that was there keeps its permissions.
+pub(crate) const PLACE: &str = r#"
+mode=$3
+[ -f "$2" ] && mode=$(stat -c %a -- "$2")
+chmod "$mode" -- "$1" && mv -fT -- "$1" "$2" || { rm -f -- "$1"; exit 1; }
+"#;
+
+/// Size and path of regular files: `PATH LEVELS MOST`.
+pub(crate) const LIST: &str =
+    r#"find "$1" -maxdepth "$2" -type f -printf '%s %p\0' 2>/dev/null | head -z -n "$3""#;
+
+/// Makes directories anew; what is there is moved aside.
+pub(crate) const FRESH: &str = r#"
+for path in "$@"; do
+  number=1
+  if [ -e "$path" ] || [ -L "$path" ]; then
+    while [ -e "$path.aside-$number" ] || [ -L "$path.aside-$number" ]; do number=$((number + 1)); done
+    mv -T -- "$path" "$path.aside-$number" || exit 1
+  fi
+  mkdir -p -- "$path" || exit 1
+done
+"#;
+
+/// Where things are put: root's, in a folder whose entries are their owners' alone.
+pub(crate) const PUT: &str = "/tmp/.dressage";
+
+/// Says where things are, by their marks: a line each, empty for those that are not there. Images may bring some along, in
+/// `/opt/dressage`.
+pub(crate) const WHERE: &str = r#"
+for mark in "$@"; do
+  for place in /opt/dressage /tmp/.dressage; do
+    [ -d "$place/$mark" ] && { echo "$place/$mark"; continue 2; }
+  done
+  echo
+done
+"#;
+
+/// Unpacks an archive, which is then removed, into a folder that is there whole or not at all: `ARCHIVE FOLDER`.
+pub(crate) const UNPACK: &str = r#"
+if [ -d "$2" ]; then rm -f -- "$1"; exit 0; fi
+mkdir -p -- "$2.new" && chmod 755 "$2.new" && tar -xzof "$1" -C "$2.new" && rm -f -- "$1" && mv -T -- "$2.new" "$2"
+"#;
+
+/// Says what is at a path, links not followed: nothing where nothing is, else `st_mode` in hexadecimal digits, and the length in bytes.
+pub(crate) const STAT: &str = r#"
+if [ -e "$1" ] || [ -L "$1" ]; then stat -c '%f %s' -- "$1"; fi
+"#;
+
+/// Runs a program whose output comes in base64, since what carries it is for text: `PROGRAM [ARGUMENT...]`.
+pub(crate) const AS_TEXT: &str = r#"
+exec 3>&1
+code=$({ { "$@" 3>&- 4>&-; echo "$?" >&4; } | base64 >&3 4>&-; } 4>&1)
+exit "${code:-1}"
+"#;
+
+/// Runs a program whose output goes to files, and writes down its exit code: `FOLDER MARK PROGRAM [ARGUMENT...]`. Only the program has
+/// the mark, so that who ends what has it leaves this to tell of it. Without a mark the program takes this one's place.
+pub(crate) const IN_BACKGROUND: &str = r#"
+folder=$1; mark=$2; shift 2
+mkdir -p -- "${folder%/*}" && mkdir -m 700 -- "$folder" || exit 1
+[ -n "$mark" ] || exec "$@" >"$folder/out" 2>"$folder/err"
+env "DRESSAGE_TREE=$mark" "$@" >"$folder/out" 2>"$folder/err"
+echo "$?" >"$folder/code.new" && mv -f -- "$folder/code.new" "$folder/code"
+"#;
+
+/// Waits until there is more than was read of what a program writes to files, or it has ended, or some seconds are over, and says
+/// what there is: `FOLDER READ_OF_OUT READ_OF_ERR MOST`.
+pub(crate) const NEWS: &str = r#"
+folder=$1; most=$4; round=0
+while :; do
+  code=-; [ -f "$folder/code" ] && code=$(cat "$folder/code")
+  out=$(stat -c %s "$folder/out" 2>/dev/null || echo 0); err=$(stat -c %s "$folder/err" 2>/dev/null || echo 0)
+  [ "$out" -gt "$2" ] || [ "$err" -gt "$3" ] || [ "$code" != - ] || [ "$round" -ge 60 ] && break
+  round=$((round + 1))
+  if [ "$round" -lt 10 ]; then sleep 0.02; elif [ "$round" -lt 20 ]; then sleep 0.1; else sleep 0.2; fi
+done
+echo "code $code"
+echo "out $(tail -c "+$(($2 + 1))" "$folder/out" 2>/dev/null | head -c "$most" | base64 | tr -d '\n')"
+echo "err $(tail -c "+$(($3 + 1))" "$folder/err" 2>/dev/null | head -c "$most" | base64 | tr -d '\n')"
+"#;

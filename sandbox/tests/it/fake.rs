@@ -1,0 +1,147 @@
+//! Providers that run real programs, as their protocols say and not as their makers do: what is tested against them is this client.
+//! Faults are put in on purpose.
+
+/// Requests and answers.
+mod http;
+
+/// What is behind a sandbox: namespaces on this machine.
+mod machine;
+
+/// E2B's control plane and envd.
+mod e2b;
+
+/// Hugging Face's Jobs, their proxy, and the program in them.
+mod huggingface;
+
+use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
+use http::{Out, Request};
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpListener;
+
+/// What happens to a request whose first line has this in it, instead of what it asks for or after it.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub names: &'static str,
+    pub times: usize,
+    pub does: Does,
+}
+
+#[derive(Clone, Debug)]
+pub enum Does {
+    /// It is refused.
+    Refuse(u16, &'static str),
+    /// It is dropped before it is read.
+    Drop,
+    /// It is done, and the answer breaks off after so many bytes.
+    Cut(usize),
+}
+
+/// Both providers at one address.
+pub struct Fake {
+    pub url: String,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    e2b: e2b::E2b,
+    huggingface: huggingface::HuggingFace,
+    faults: Mutex<Vec<Fault>>,
+}
+
+impl Fake {
+    /// On a thread of its own: tests block theirs.
+    pub fn start() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let state = Arc::<State>::default();
+        let (serving, own_url) = (Arc::clone(&state), url.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async move {
+                let listener = TcpListener::from_std(listener).unwrap();
+                // Ends with its process.
+                while let Ok((connection, _)) = listener.accept().await {
+                    let (state, url) = (Arc::clone(&serving), own_url.clone());
+                    tokio::spawn(async move {
+                        // Whoever hangs up is not answered.
+                        let _ = state.serve(connection, &url).await;
+                    });
+                }
+            });
+        });
+        Self { url, state }
+    }
+
+    pub fn providers(&self) -> Providers {
+        Providers {
+            e2b: E2bAccess {
+                api_key: Some(e2b::KEY.to_owned().into()),
+                api_url: Some(self.url.clone()),
+                sandbox_url: Some(self.url.clone()),
+                domain: None,
+            },
+            huggingface: HuggingFaceAccess {
+                token: Some(huggingface::TOKEN.to_owned().into()),
+                endpoint: Some(self.url.clone()),
+                namespace: None,
+                flavor: None,
+            },
+        }
+    }
+
+    pub fn fault(&self, names: &'static str, times: usize, does: Does) {
+        self.state
+            .faults
+            .lock()
+            .unwrap()
+            .push(Fault { names, times, does });
+    }
+
+    /// Sandboxes that live, of both.
+    pub fn living(&self) -> usize {
+        self.state.e2b.living() + self.state.huggingface.living()
+    }
+
+    /// They end, as after their lifetime.
+    pub fn expire(&self) {
+        self.state.e2b.expire();
+        self.state.huggingface.expire();
+    }
+}
+
+impl State {
+    async fn serve(&self, connection: tokio::net::TcpStream, url: &str) -> std::io::Result<()> {
+        let (request, mut out) = Request::read(connection).await?;
+        let line = format!("{} {}", request.method, request.path);
+        let fault = {
+            let mut faults = self.faults.lock().unwrap();
+            let found = faults
+                .iter_mut()
+                .find(|fault| fault.times > 0 && line.contains(fault.names));
+            found.map(|fault| {
+                fault.times -= 1;
+                fault.does.clone()
+            })
+        };
+        match fault {
+            Some(Does::Refuse(status, body)) => return out.answer(status, body.as_bytes()).await,
+            Some(Does::Drop) => return Ok(()),
+            Some(Does::Cut(bytes)) => out.cut_after(bytes),
+            None => {}
+        }
+        self.route(request, out, url).await
+    }
+
+    async fn route(&self, request: Request, out: Out, url: &str) -> std::io::Result<()> {
+        if request.path.starts_with("/api/") || request.path.starts_with("/__jobs__/") {
+            self.huggingface.serve(request, out, url).await
+        } else {
+            self.e2b.serve(request, out).await
+        }
+    }
+}

@@ -1,0 +1,302 @@
+use super::http::{Out, Request};
+use super::machine::{Machine, Program, Said};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::broadcast;
+
+pub const KEY: &str = "e2b_0123456789";
+
+const TRAFFIC_TOKEN: &str = "for-ports";
+
+/// E2B, as its SDK 2.63.0 and envd 0.6.13 have it.
+#[derive(Default)]
+pub struct E2b {
+    sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
+}
+
+struct Sandbox {
+    id: String,
+    key: String,
+    metadata: Value,
+    env: BTreeMap<String, String>,
+    machine: Machine,
+    processes: Mutex<BTreeMap<u64, Program>>,
+    /// Whoever hears of its programs hears no more.
+    is_over: AtomicBool,
+}
+
+impl Sandbox {
+    fn token(&self) -> String {
+        format!("token-of-{}", self.id)
+    }
+
+    fn told(&self) -> Value {
+        json!({
+            "templateID": "base", "sandboxID": self.id, "clientID": "c", "envdVersion": "0.6.13",
+            "envdAccessToken": self.token(), "trafficAccessToken": TRAFFIC_TOKEN, "metadata": self.metadata,
+        })
+    }
+}
+
+fn refusal(code: &str, message: &str) -> Vec<u8> {
+    json!({ "code": code, "message": message })
+        .to_string()
+        .into_bytes()
+}
+
+fn frame(flags: u8, message: &Value) -> Vec<u8> {
+    let message = message.to_string();
+    let mut framed = vec![flags];
+    framed.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+    framed.extend(message.as_bytes());
+    framed
+}
+
+/// The names that Go has for signals.
+fn signal_name(signal: i32) -> String {
+    match signal {
+        9 => "killed".into(),
+        11 => "segmentation fault".into(),
+        15 => "terminated".into(),
+        other => format!("signal {other}"),
+    }
+}
+
+impl E2b {
+    pub fn living(&self) -> usize {
+        self.sandboxes.lock().unwrap().len()
+    }
+
+    pub fn expire(&self) {
+        for (_, sandbox) in std::mem::take(&mut *self.sandboxes.lock().unwrap()) {
+            sandbox.is_over.store(true, Ordering::Relaxed);
+            sandbox.machine.end();
+        }
+    }
+
+    pub async fn serve(&self, request: Request, mut out: Out) -> io::Result<()> {
+        if let Some(id) = request.header("e2b-sandbox-id") {
+            let found = self.sandboxes.lock().unwrap().get(id).cloned();
+            let Some(sandbox) = found else {
+                let gone = json!({ "sandboxId": id, "message": "The sandbox was not found", "code": 502 });
+                return out.answer(502, gone.to_string().as_bytes()).await;
+            };
+            return match request.header("e2b-sandbox-port") {
+                Some("49983") => sandbox.envd(request, out).await,
+                port => {
+                    let port: u16 = port.unwrap().parse().unwrap();
+                    sandbox.port(port, request, out).await
+                }
+            };
+        }
+        if request.header("x-api-key") != Some(KEY) {
+            return out
+                .answer(401, br#"{"code":401,"message":"Invalid API key"}"#)
+                .await;
+        }
+        let path: Vec<&str> = request.path.split('/').skip(1).collect();
+        match (request.method.as_str(), path.as_slice()) {
+            ("POST", ["v2", "sandboxes"]) => {
+                let body: Value = serde_json::from_slice(&request.body).unwrap();
+                let created = self.create(&body, request.header("idempotency-key").unwrap());
+                out.answer(201, created.to_string().as_bytes()).await
+            }
+            ("GET", ["v2", "sandboxes"]) => {
+                let wanted = request.query("metadata").unwrap_or_default();
+                let wanted: Vec<(&str, &str)> = wanted
+                    .split('&')
+                    .filter_map(|pair| pair.split_once('='))
+                    .collect();
+                let listed: Vec<Value> = {
+                    let sandboxes = self.sandboxes.lock().unwrap();
+                    sandboxes
+                        .values()
+                        .filter(|sandbox| {
+                            wanted
+                                .iter()
+                                .all(|(name, value)| sandbox.metadata[*name] == **value)
+                        })
+                        .map(|sandbox| sandbox.told())
+                        .collect()
+                };
+                out.answer(200, json!(listed).to_string().as_bytes()).await
+            }
+            ("DELETE", ["sandboxes", id]) => {
+                let removed = self.sandboxes.lock().unwrap().remove(*id);
+                match removed {
+                    Some(sandbox) => {
+                        sandbox.machine.end();
+                        out.answer(204, b"").await
+                    }
+                    None => out.answer(404, br#"{"code":404,"message":"not found"}"#).await,
+                }
+            }
+            _ => out.answer(404, br#"{"code":404,"message":"no route"}"#).await,
+        }
+    }
+
+    fn create(&self, body: &Value, key: &str) -> Value {
+        let mut sandboxes = self.sandboxes.lock().unwrap();
+        if let Some(known) = sandboxes.values().find(|sandbox| sandbox.key == key) {
+            return known.told();
+        }
+        let sandbox = Arc::new(Sandbox {
+            id: format!("i{key}"),
+            key: key.to_owned(),
+            metadata: body["metadata"].clone(),
+            env: serde_json::from_value(body["envVars"].clone()).unwrap(),
+            machine: Machine::boot(),
+            processes: Mutex::default(),
+            is_over: AtomicBool::new(false),
+        });
+        sandboxes.insert(sandbox.id.clone(), Arc::clone(&sandbox));
+        sandbox.told()
+    }
+}
+
+impl Sandbox {
+    async fn port(&self, port: u16, request: Request, mut out: Out) -> io::Result<()> {
+        if request.header("e2b-traffic-access-token") != Some(TRAFFIC_TOKEN) {
+            return out.answer(403, b"").await;
+        }
+        let hidden = ["e2b-traffic-access-token", "e2b-sandbox-id", "e2b-sandbox-port"];
+        let head = request.replayed("/", &hidden);
+        if let Some(connection) = self.machine.join(port, head, out.connection).await {
+            // Nothing listens there.
+            return Out::of(connection)
+                .answer(
+                    502,
+                    br#"{"sandboxId":"i","message":"The sandbox is running but port is not open","port":7001,"code":502}"#,
+                )
+                .await;
+        }
+        Ok(())
+    }
+
+    async fn envd(&self, request: Request, mut out: Out) -> io::Result<()> {
+        if request.path == "/health" {
+            return out.answer(204, b"").await;
+        }
+        if request.header("x-access-token") != Some(self.token().as_str()) {
+            return out
+                .answer(401, br#"{"code":401,"message":"unauthorized access"}"#)
+                .await;
+        }
+        let json = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap();
+        match (request.method.as_str(), request.path.as_str()) {
+            ("POST", "/process.Process/Start") => {
+                let body = json(&request.body[5..]);
+                let process = &body["process"];
+                let mut argv = vec![process["cmd"].as_str().unwrap().to_owned()];
+                argv.extend(serde_json::from_value::<Vec<String>>(process["args"].clone()).unwrap());
+                let mut env = BTreeMap::from([("HOME".to_owned(), "/home/user".to_owned())]);
+                env.extend(self.env.clone());
+                env.extend(
+                    serde_json::from_value::<BTreeMap<String, String>>(process["envs"].clone()).unwrap(),
+                );
+                let (program, hearing) = self.machine.start(&argv, &env)?;
+                let pid = u64::from(program.pid);
+                self.processes.lock().unwrap().insert(pid, program);
+                self.tell(pid, hearing, out).await
+            }
+            ("POST", "/process.Process/Connect") => {
+                let pid = json(&request.body[5..])["process"]["pid"].as_u64().unwrap();
+                let hearing = {
+                    let processes = self.processes.lock().unwrap();
+                    processes.get(&pid).map(|program| program.said.subscribe())
+                };
+                match hearing {
+                    Some(hearing) => self.tell(pid, hearing, out).await,
+                    None => {
+                        let message = format!("process with pid {pid} not found");
+                        out.answer(404, &refusal("not_found", &message)).await
+                    }
+                }
+            }
+            ("POST", "/process.Process/SendSignal") => {
+                let pid = json(&request.body)["process"]["pid"].as_u64().unwrap();
+                let known = {
+                    let processes = self.processes.lock().unwrap();
+                    processes.get(&pid).map(Program::kill).is_some()
+                };
+                match known {
+                    true => out.answer(200, b"{}").await,
+                    false => out.answer(404, &refusal("not_found", "no such process")).await,
+                }
+            }
+            ("POST", "/files") => match write(&self.machine, &request, false) {
+                Ok(()) => out.answer(200, b"[]").await,
+                Err(error) => {
+                    let message = json!({ "code": 500, "message": error.to_string() });
+                    out.answer(500, message.to_string().as_bytes()).await
+                }
+            },
+            ("GET", "/files") => match read(&self.machine, &request) {
+                Ok(bytes) => out.answer(200, &bytes).await,
+                Err(_) => out.answer(404, br#"{"code":404,"message":"not found"}"#).await,
+            },
+            _ => out.answer(404, &refusal("unimplemented", "no route")).await,
+        }
+    }
+
+    async fn tell(&self, pid: u64, mut hearing: broadcast::Receiver<Said>, mut out: Out) -> io::Result<()> {
+        let event = |event: Value| frame(0, &json!({ "event": event }));
+        let pipe = |name: &str, bytes: &[u8]| event(json!({ "data": { name: STANDARD.encode(bytes) } }));
+        out.begin("application/connect+json").await?;
+        out.piece(&event(json!({ "start": { "pid": pid } }))).await?;
+        loop {
+            let said = hearing.recv().await.unwrap();
+            if self.is_over.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            match said {
+                Said::Stdout(bytes) => out.piece(&pipe("stdout", &bytes)).await?,
+                Said::Stderr(bytes) => out.piece(&pipe("stderr", &bytes)).await?,
+                Said::Ended(ended) => {
+                    self.processes.lock().unwrap().remove(&pid);
+                    let end = match ended {
+                        // Proto3 leaves zeros out.
+                        Ok(0) => json!({ "exited": true, "status": "exit status 0" }),
+                        Ok(code) => {
+                            json!({ "exitCode": code, "exited": true, "status": format!("exit status {code}") })
+                        }
+                        Err(signal) => {
+                            json!({ "exitCode": -1, "status": format!("signal: {}", signal_name(signal)) })
+                        }
+                    };
+                    out.piece(&event(json!({ "end": end }))).await?;
+                    out.piece(&frame(2, &json!({}))).await?;
+                    return out.end().await;
+                }
+            }
+        }
+    }
+}
+
+/// Writes what was sent to a path, and makes its parents.
+pub fn write(machine: &Machine, request: &Request, at: bool) -> io::Result<()> {
+    use std::io::{Seek, Write};
+    let path = request.query("path").and_then(|path| machine.outside(path));
+    let path = path.ok_or(io::ErrorKind::PermissionDenied)?;
+    std::fs::create_dir_all(path.parent().unwrap())?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(!at)
+        .open(path)?;
+    if at {
+        let offset = request.query("offset").unwrap().parse().unwrap();
+        file.seek(io::SeekFrom::Start(offset))?;
+    }
+    file.write_all(&request.body)
+}
+
+pub fn read(machine: &Machine, request: &Request) -> io::Result<Vec<u8>> {
+    let path = request.query("path").and_then(|path| machine.outside(path));
+    std::fs::read(path.ok_or(io::ErrorKind::NotFound)?)
+}
