@@ -34,7 +34,9 @@ test: prepare ## formatting, lints, all tests, docs
 	cargo build --workspace --bins --locked $(AS_TESTS)
 	@target/debug/dressage agents install opencode qwen-code
 	cargo test --workspace --locked --no-run $(AS_TESTS)
+	@scripts/docker-engine start >/dev/null || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory --jobs 2 suites clients package exports
+	@scripts/docker-engine stop
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked $(AS_TESTS)
 
 # The parts of `test` that are done two at once: each waits for the network, a sandbox or a client about as long as it computes.

@@ -13,6 +13,9 @@
     reason = "a benchmark ends at the first surprise, and shares the tests' world"
 )]
 
+#[path = "../../sandbox/tests/it/engine.rs"]
+mod engine;
+
 #[path = "../tests/it/world.rs"]
 mod world;
 

@@ -1,7 +1,6 @@
 //! Task files: one file, or every one in a folder.
 
 use dressage_wire::task::{FileContent, Task, TaskError};
-use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
@@ -132,8 +131,8 @@ fn task(path: &Path) -> Result<Task, LoadError> {
             Task::unchecked_from_toml(&text).map_err(unusable)?
         }
     };
-    load_sources(path, &mut task.files)?;
-    load_sources(path, &mut task.verify_files)?;
+    let files = task.files.values_mut().chain(task.verify_files.values_mut());
+    load_sources(path, files.chain(&mut task.dockerfile))?;
     task.validate().map_err(unusable)?;
     if task.id.is_none() {
         task.id = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -141,8 +140,11 @@ fn task(path: &Path) -> Result<Task, LoadError> {
     Ok(task)
 }
 
-fn load_sources(task_file: &Path, files: &mut BTreeMap<String, FileContent>) -> Result<(), LoadError> {
-    for content in files.values_mut() {
+fn load_sources<'a>(
+    task_file: &Path,
+    contents: impl Iterator<Item = &'a mut FileContent>,
+) -> Result<(), LoadError> {
+    for content in contents {
         if let FileContent::Source { source } = content {
             let bytes = read(&source_path(task_file, source)?)?;
             *content = FileContent::of(bytes);

@@ -1,5 +1,5 @@
 use crate::lease::{Lease, LeaseError, end_processes, is_alive};
-use crate::{Backend, BackendConfig, SandboxError};
+use crate::{Backend, BackendConfig, SandboxError, SandboxSpec};
 use dressage_wire::ids::SandboxId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +9,9 @@ mod local;
 
 /// Not isolated: programs on this machine.
 mod process;
+
+/// Containers of Docker and Podman.
+mod docker;
 
 /// Machines at E2B.
 mod e2b;
@@ -33,6 +36,13 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: true,
             make: process::make,
             probe: process::probe,
+        },
+        BackendEntry {
+            name: "docker",
+            summary: "a container of Docker or Podman for each sandbox, without a network if not asked for",
+            shares_loopback: false,
+            make: docker::make,
+            probe: docker::probe,
         },
         BackendEntry {
             name: "e2b",
@@ -105,6 +115,18 @@ impl Report {
             value: value.into(),
         });
     }
+}
+
+/// Refuses what only containers have.
+fn refuse_containers(backend: &'static str, spec: &SandboxSpec) -> Result<(), SandboxError> {
+    let what = match spec {
+        SandboxSpec {
+            dockerfile: Some(_), ..
+        } => "an image built of a Dockerfile".into(),
+        SandboxSpec { user: Some(user), .. } => format!("programs that are the user `{user}`"),
+        _ => return Ok(()),
+    };
+    Err(SandboxError::Unsupported { backend, what })
 }
 
 /// Runs what blocks off the runtime's threads.

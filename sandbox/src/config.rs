@@ -25,10 +25,22 @@ pub struct BackendConfig {
 /// Access to providers of sandboxes: addresses and keys. A key goes to the address beside it alone.
 #[derive(Clone, Debug, Default)]
 pub struct Providers {
+    /// For the backend `docker`.
+    pub docker: DockerAccess,
     /// For the backend `e2b`.
     pub e2b: E2bAccess,
     /// For the backend `huggingface`.
     pub huggingface: HuggingFaceAccess,
+}
+
+/// Where containers are made.
+#[derive(Clone, Debug, Default)]
+pub struct DockerAccess {
+    /// The engine, as `unix:///PATH` or `tcp://HOST:PORT`: `DOCKER_HOST`. The socket of Docker or of Podman on this machine if
+    /// unset.
+    pub host: Option<String>,
+    /// The image of sandboxes that name none.
+    pub image: Option<String>,
 }
 
 /// Access to E2B, or to a deployment of it.

@@ -46,6 +46,10 @@ pub struct SandboxSpec {
     pub id: SandboxId,
     /// Image or template, for backends that have such.
     pub image: Option<String>,
+    /// What the image is built of, for backends that build: a Dockerfile without files beside it. In the place of `image`.
+    pub dockerfile: Option<String>,
+    /// Who programs are in the image, by name or number, for backends with such; an ordinary user of the backend's own if unset.
+    pub user: Option<String>,
     /// Home inside; `/home/user` where possible.
     pub home: String,
     /// Environment of every command.

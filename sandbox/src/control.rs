@@ -21,9 +21,7 @@ use dressage_wire::ids::SandboxId;
 use routes::{Route, Routes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -44,10 +42,10 @@ impl Control {
     /// Waits for init to say that it is ready.
     pub(crate) async fn connect(
         sandbox: SandboxId,
-        socket: UnixStream,
+        mut reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<(Self, Hello), SandboxError> {
         let gone = |reason: String| SandboxError::Gone { id: sandbox, reason };
-        let (mut reader, writer) = socket.into_split();
         let mut buffer = BytesMut::new();
         let first = next_frame(&mut reader, &mut buffer).await.map_err(gone)?;
         let hello = match first.body {
@@ -339,7 +337,10 @@ impl Drop for Abandon {
     }
 }
 
-async fn next_frame(reader: &mut OwnedReadHalf, buffer: &mut BytesMut) -> Result<Frame<Reply>, String> {
+async fn next_frame(
+    reader: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+) -> Result<Frame<Reply>, String> {
     loop {
         match Frame::decode(buffer) {
             Ok(Some(frame)) => return Ok(frame),
@@ -356,7 +357,7 @@ async fn next_frame(reader: &mut OwnedReadHalf, buffer: &mut BytesMut) -> Result
     }
 }
 
-async fn read(mut reader: OwnedReadHalf, mut buffer: BytesMut, routes: Arc<Routes>) {
+async fn read(mut reader: impl AsyncRead + Unpin, mut buffer: BytesMut, routes: Arc<Routes>) {
     let reason = loop {
         match next_frame(&mut reader, &mut buffer).await {
             Ok(frame) => {
@@ -370,7 +371,7 @@ async fn read(mut reader: OwnedReadHalf, mut buffer: BytesMut, routes: Arc<Route
     routes.close(&reason);
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut waiting: mpsc::UnboundedReceiver<Bytes>) {
+async fn write(mut writer: impl AsyncWrite + Unpin, mut waiting: mpsc::UnboundedReceiver<Bytes>) {
     while let Some(frame) = waiting.recv().await {
         // The reader sees the end of the connection too, and says so.
         if writer.write_all(&frame).await.is_err() {

@@ -1,5 +1,5 @@
 use crate::control::Control;
-use crate::life::{Body, Life};
+use crate::life::{Belongings, Body, Life};
 use crate::{Channel, Command, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -8,7 +8,6 @@ use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::net::UnixStream;
 
 /// A sandbox in which `dressage-tap init` runs: everything but how it is built.
 pub(crate) struct ControlledSandbox {
@@ -17,7 +16,7 @@ pub(crate) struct ControlledSandbox {
     env: BTreeMap<String, String>,
     assets: BTreeMap<String, String>,
     relay_address: Option<String>,
-    relay: Mutex<Option<UnixStream>>,
+    relay: Mutex<Option<Box<dyn Channel>>>,
     control: Mutex<Arc<Control>>,
     life: Life,
     ground: Box<dyn Ground>,
@@ -36,9 +35,9 @@ pub(crate) trait Ground: Send + Sync {
 
 /// An init that runs, connected.
 pub(crate) struct Built {
-    pub(crate) body: Body,
-    pub(crate) control: Control,
-    pub(crate) relay: Option<UnixStream>,
+    pub(crate) body: Box<dyn Body>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) relay: Option<Box<dyn Channel>>,
     pub(crate) relay_address: Option<String>,
 }
 
@@ -56,7 +55,7 @@ impl ControlledSandbox {
         spec: &SandboxSpec,
         inside: Inside,
         built: Built,
-        estate: Arc<crate::estate::Estate>,
+        belongings: Arc<dyn Belongings>,
         ground: Box<dyn Ground>,
     ) -> Self {
         let mut env = inside.env;
@@ -68,8 +67,8 @@ impl ControlledSandbox {
             assets: inside.assets,
             relay_address: built.relay_address,
             relay: Mutex::new(built.relay),
-            control: Mutex::new(Arc::new(built.control)),
-            life: Life::new(spec.id, estate, built.body),
+            control: Mutex::new(built.control),
+            life: Life::new(spec.id, belongings, built.body),
             ground,
         }
     }
@@ -194,7 +193,7 @@ impl Sandbox for ControlledSandbox {
     async fn open_relay(&self) -> Result<Box<dyn Channel>, SandboxError> {
         let channel = self.relay.lock().unwrap_or_else(PoisonError::into_inner).take();
         match channel {
-            Some(channel) if !self.life.is_over() => Ok(Box::new(channel)),
+            Some(channel) if !self.life.is_over() => Ok(channel),
             _ => Err(self.gone("its relay's channel was taken, or there is none")),
         }
     }
@@ -206,7 +205,7 @@ impl Sandbox for ControlledSandbox {
         let _ = tokio::task::spawn_blocking(move || body.end()).await;
         let fresh: Vec<String> = fresh_directories.iter().map(|path| self.absolute(path)).collect();
         let built = self.ground.rebuild(&fresh).await?;
-        *self.control.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(built.control);
+        *self.control.lock().unwrap_or_else(PoisonError::into_inner) = built.control;
         if self.life.put_body(built.body).is_err() {
             return Err(self.gone("it was killed"));
         }

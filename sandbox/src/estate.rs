@@ -1,6 +1,7 @@
 use crate::SandboxError;
 use crate::cgroup::{Cgroup, Hierarchies};
 use crate::lease::{Lease, LeaseError, LeasedProcess, Owner};
+use crate::life::Belongings;
 use crate::uid::UidLock;
 use crate::{SandboxSpec, Size};
 use dressage_wire::ids::SandboxId;
@@ -114,8 +115,13 @@ impl Estate {
         lease.update(self.owner.data_dir())
     }
 
-    /// Removes everything, once. Blocks for as long as that takes.
-    pub(crate) fn clear(&self) -> Result<(), LeaseError> {
+    fn id(&self) -> SandboxId {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner).sandbox
+    }
+}
+
+impl Belongings for Estate {
+    fn clear(&self) -> Result<(), LeaseError> {
         let mut cleared = self.cleared.lock().unwrap_or_else(PoisonError::into_inner);
         if !*cleared {
             self.lease
@@ -125,10 +131,6 @@ impl Estate {
             *cleared = true;
         }
         Ok(())
-    }
-
-    fn id(&self) -> SandboxId {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).sandbox
     }
 }
 

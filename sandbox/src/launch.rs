@@ -1,10 +1,10 @@
-use crate::SandboxError;
 use crate::control::Control;
 use crate::controlled::Built;
 use crate::estate::Estate;
 use crate::kernel::ChildSetup;
-use crate::life::{Body, Ending};
+use crate::processes::{Ending, Processes};
 use crate::spawn::{Launch, OwnedChild, spawn};
+use crate::{Channel, SandboxError};
 use dressage_wire::ids::SandboxId;
 use std::ffi::OsString;
 use std::io;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// How long init may take to say that it is ready. A machine under load takes a second.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The host's ends of the connections to an init that is yet to be started, and what the latter is told.
 pub(crate) struct Wiring {
@@ -111,8 +111,8 @@ impl Wiring {
         ending: Ending,
         child: OwnedChild,
         estate: &Arc<Estate>,
-    ) -> io::Result<Body> {
-        Body::new(
+    ) -> io::Result<Processes> {
+        Processes::new(
             init,
             self.control.try_clone()?,
             ending,
@@ -122,7 +122,11 @@ impl Wiring {
     }
 
     /// Waits for init to be ready.
-    pub(crate) async fn connect(self, sandbox: SandboxId, mut body: Body) -> Result<Built, SandboxError> {
+    pub(crate) async fn connect(
+        self,
+        sandbox: SandboxId,
+        mut body: Processes,
+    ) -> Result<Built, SandboxError> {
         let failed = |step: &str, source: io::Error| SandboxError::Create {
             step: step.to_owned(),
             source: Some(source),
@@ -137,12 +141,14 @@ impl Wiring {
             .map(socket)
             .transpose()
             .map_err(|source| failed("connect to its relay", source))?;
-        let connected = tokio::time::timeout(READY_TIMEOUT, Control::connect(sandbox, control)).await;
+        let (reader, writer) = control.into_split();
+        let connecting = Control::connect(sandbox, reader, writer);
+        let connected = tokio::time::timeout(READY_TIMEOUT, connecting).await;
         match connected {
             Ok(Ok((control, hello))) => Ok(Built {
-                body,
-                control,
-                relay,
+                body: Box::new(body),
+                control: Arc::new(control),
+                relay: relay.map(|relay| Box::new(relay) as Box<dyn Channel>),
                 relay_address: hello.relay_address,
             }),
             Ok(Err(error)) => {

@@ -33,6 +33,9 @@ mod spawn;
 /// Whether a sandbox lives, and its end.
 mod life;
 
+/// The processes of a sandbox on this machine.
+mod processes;
+
 /// The conversation with init.
 mod control;
 
@@ -52,5 +55,5 @@ mod fresh;
 mod removal;
 
 pub use backends::{BackendEntry, Fact, Report, by_name, registry};
-pub use config::{BackendConfig, E2bAccess, HuggingFaceAccess, Providers};
+pub use config::{BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 pub use contract::*;

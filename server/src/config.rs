@@ -29,10 +29,22 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SandboxesConfig {
+    /// For the backend `docker`.
+    pub docker: DockerConfig,
     /// For the backend `e2b`.
     pub e2b: E2bConfig,
     /// For the backend `huggingface`.
     pub huggingface: HuggingFaceConfig,
+}
+
+/// Where containers are made, and of what.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DockerConfig {
+    /// The engine.
+    pub host: Option<String>,
+    /// The image of sandboxes that name none.
+    pub image: Option<String>,
 }
 
 /// A deployment of E2B.
@@ -400,6 +412,18 @@ pub const KEYS: &[Key] = &[
         "completion",
         "1.6",
         "cost of a million sampled tokens",
+    ),
+    key(
+        "sandboxes.docker",
+        "host",
+        "\"unix:///var/run/docker.sock\"",
+        "the engine of containers, under DOCKER_HOST; default the socket of Docker or Podman on this machine",
+    ),
+    key(
+        "sandboxes.docker",
+        "image",
+        "\"python:3.12\"",
+        "image of containers whose rollout names none",
     ),
     key(
         "sandboxes.e2b",

@@ -55,6 +55,7 @@ pub mod names {
     pub const HF_ROUTER_BASE_URL: &str = "HF_ROUTER_BASE_URL";
     pub const HF_ROUTER_API_KEY: &str = "HF_ROUTER_API_KEY";
     pub const HF_ROUTER_MODEL: &str = "HF_ROUTER_MODEL";
+    pub const DOCKER_HOST: &str = "DOCKER_HOST";
     pub const E2B_API_KEY: &str = "E2B_API_KEY";
     pub const E2B_DOMAIN: &str = "E2B_DOMAIN";
     pub const E2B_API_URL: &str = "E2B_API_URL";
@@ -171,6 +172,11 @@ pub const VARIABLES: &[Variable] = &[
         names::HF_ROUTER_MODEL,
         DotEnv::Honoured,
         "model of the endpoint `hf_router`; default `Qwen/Qwen3-4B-Instruct-2507:nscale`",
+    ),
+    variable(
+        names::DOCKER_HOST,
+        DotEnv::Ignored,
+        "engine of the sandbox backend `docker`: `unix:///PATH` or `tcp://HOST:PORT`",
     ),
     variable(
         names::E2B_API_KEY,

@@ -42,9 +42,13 @@ pub const FIELDS: &[Field] = &[
         "queue.rollouts",
         "how many rollouts of the queue were left for the next server, or taken over from a dead one",
     ),
+    field("pull.done_mb", "megabytes of an image that have arrived"),
+    field("pull.known_mb", "megabytes of an image that are known to come"),
     field("rollout.id", "a rollout"),
     field("sandbox.backend", "the backend of a sandbox"),
     field("sandbox.id", "a sandbox"),
+    field("sandbox.image", "the image of sandboxes"),
+    field("sandbox.name", "a container"),
     field(
         "sweep.rollouts",
         "how many rollouts of dead processes were marked as interrupted",

@@ -4,14 +4,19 @@
 
 use crate::config::Config;
 use crate::environment::{Environment, names};
-use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
+use dressage_sandbox::{DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 
 /// What backends at providers are given.
 #[must_use]
 pub fn providers(config: &Config, environment: &Environment) -> Providers {
     let set = |name: &str| environment.get(name).map(str::to_owned);
     let (e2b, huggingface) = (config.sandboxes.e2b.clone(), config.sandboxes.huggingface.clone());
+    let docker = config.sandboxes.docker.clone();
     Providers {
+        docker: DockerAccess {
+            host: set(names::DOCKER_HOST).or(docker.host),
+            image: docker.image,
+        },
         e2b: E2bAccess {
             api_key: set(names::E2B_API_KEY).map(Into::into),
             domain: set(names::E2B_DOMAIN).or(e2b.domain),
@@ -51,6 +56,7 @@ mod tests {
         let Providers {
             e2b: access,
             huggingface,
+            ..
         } = providers(&config, &environment);
         assert_eq!(access.api_key.unwrap().expose_secret(), "key");
         assert_eq!(access.domain.as_deref(), Some("process"));

@@ -1,9 +1,10 @@
 //! `dressage-tap init`: the first process of a sandbox, which does there what the host asks.
 //!
-//! It speaks the frames of `dressage_wire::control` on a socket it inherited, and answers nobody else: it makes
-//! itself non-dumpable first, so that programs in the sandbox, which have the same user id, can neither open its
-//! descriptors nor trace it; as the first process of a pid namespace it cannot be killed by them either. It is also the
-//! relay, on a channel of its own. It reaps what is orphaned, ends whole trees, and ends everything when the host's end closes.
+//! It speaks the frames of `dressage_wire::control` on a socket it inherited, or, in containers, on its standard input and
+//! output, and answers nobody else: it makes itself non-dumpable first, so that programs in the sandbox, which have the same
+//! user id, can neither open its descriptors nor trace it; as the first process of a pid namespace it cannot be killed by them
+//! either. With a socket it is also the relay, on a channel of its own. It reaps what is orphaned, ends whole trees, and ends
+//! everything when the host's end closes.
 
 /// What it is told when it is started.
 mod options;
@@ -29,6 +30,7 @@ mod session;
 pub(crate) use tree::end_below_here;
 
 use options::Options;
+use session::Connection;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -36,8 +38,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixStream};
 
-/// Runs `init --control-fd NUMBER [--relay-fd NUMBER --relay-listen ADDRESS] [--max-processes N] [--max-data-bytes N]
-/// [--lifetime-ms N]`.
+/// Runs `init (--control-fd NUMBER | --control-stdio) [--relay-fd NUMBER --relay-listen ADDRESS] [--max-processes N]
+/// [--max-data-bytes N] [--lifetime-ms N]`.
 #[must_use]
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     match Options::parse(&arguments).and_then(run) {
@@ -54,7 +56,7 @@ fn run(options: Options) -> io::Result<()> {
     crate::inherited::pass_on_nothing()?;
     // Orphans come here also where this is not the first process of a namespace.
     nix::sys::prctl::set_child_subreaper(true)?;
-    let control = socket(options.control_fd)?;
+    let control = options.control_fd.map(socket).transpose()?;
     let relay = options
         .relay
         .map(|relay| socket(relay.fd).map(|fd| (fd, relay.listen)))
@@ -76,7 +78,11 @@ fn run(options: Options) -> io::Result<()> {
                 }
                 None => None,
             };
-            let served = session::serve(UnixStream::from_std(control)?, files, &children, address);
+            let connection = match control {
+                Some(socket) => Connection::over(UnixStream::from_std(socket)?),
+                None => Connection::over_stdio()?,
+            };
+            let served = session::serve(connection, files, &children, address);
             tokio::select! {
                 biased;
                 () = children.reap() => {}

@@ -116,5 +116,8 @@ pub mod relay;
 /// Descriptors that were passed on by number.
 mod inherited;
 
+/// Standard input and output as streams.
+mod stdio;
+
 /// The tap as a program of its own, with a file of calls.
 pub mod proxy;

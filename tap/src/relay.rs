@@ -39,7 +39,7 @@ pub(crate) const MOST_CONNECTIONS: usize = 128;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs `relay --listen ADDRESS (--fd NUMBER | --stdio | --dialled ADDRESS)`: alone, for carriers such as the exec of a
-/// container. With `--dialled` the host connects by WebSocket to that address and shows the secret of the environment
+/// container. With `--stdio`, `ready` is written to standard error when the address is bound. With `--dialled` the host connects by WebSocket to that address and shows the secret of the environment
 /// variable [`SECRET_VARIABLE`](dressage_wire::relay::SECRET_VARIABLE); `ready` is written when both addresses are bound.
 #[must_use]
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
@@ -93,8 +93,9 @@ fn run(arguments: &[OsString]) -> io::Result<()> {
                     Ok(())
                 }
                 (None, true, None) => {
-                    let channel = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
-                    carry(channel, listener).await;
+                    eprintln!("ready");
+                    let (reader, writer) = crate::stdio::take()?;
+                    carry(tokio::io::join(reader, writer), listener).await;
                     Ok(())
                 }
                 (None, false, Some((address, secret))) => {

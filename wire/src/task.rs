@@ -56,6 +56,16 @@ pub struct Task {
     pub sampling: Sampling,
     /// Deadlines, budgets and the sandbox's size.
     pub limits: Limits,
+    /// Image or template of the sandbox, for backends that have such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// A Dockerfile, of which the image is built, for backends that build. It has no files beside it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dockerfile: Option<FileContent>,
+    /// Who setup, agent and verify are in the image, by name or number, for backends with such. An ordinary user of ours if
+    /// unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// What the sandbox can reach besides its model.
     pub network: NetworkPolicy,
     /// The range an overriding reward must be in.

@@ -2,6 +2,7 @@ use super::hold;
 use super::plan::{AGENT_ASSET, HOME, Plan, TAP_ASSET};
 use crate::faults;
 use crate::report::{Report, Stop};
+use crate::request::RolloutRequest;
 use crate::run::{Cut, Scope};
 use dressage_sandbox::{Asset, Sandbox, SandboxError, SandboxSpec, Size};
 use dressage_wire::event::Stage;
@@ -72,7 +73,9 @@ fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
     }
     SandboxSpec {
         id: SandboxId::new(),
-        image: request.image.clone(),
+        image: request.image.clone().or_else(|| request.task.image.clone()),
+        dockerfile: dockerfile(request),
+        user: request.task.user.clone(),
         home: HOME.into(),
         env: request.task.env.clone().into_iter().collect::<BTreeMap<_, _>>(),
         network: request.task.network,
@@ -91,6 +94,17 @@ fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
         .saturating_add(request.hold.map_or(Duration::ZERO, |_| hold::LONGEST)),
         relay_port: relayed.then_some(RELAY_PORT),
     }
+}
+
+/// What the image is built of, if none is named for this rollout. The task was validated: it is text.
+fn dockerfile(request: &RolloutRequest) -> Option<String> {
+    let content = request
+        .task
+        .dockerfile
+        .as_ref()
+        .filter(|_| request.image.is_none())?;
+    let bytes = content.bytes().ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The sum of all deadlines, and some more.

@@ -10,6 +10,10 @@
     reason = "a test ends by panicking"
 )]
 
+/// An engine for containers.
+#[path = "../../../sandbox/tests/it/engine.rs"]
+mod engine;
+
 /// The world that a rollout under test runs in.
 mod world;
 

@@ -3,6 +3,7 @@ use dressage_rollout::presets::Preset;
 use dressage_testkit::model::PresetScript;
 use dressage_wire::event::Stage;
 use dressage_wire::fault::Ended;
+use dressage_wire::reward::Separation;
 use dressage_wire::task::{CaptureMode, NetworkPolicy, Task};
 use std::sync::Arc;
 
@@ -56,6 +57,30 @@ async fn opencode_solves_a_preset_in_a_sandbox_without_a_network() {
         !tools.iter().any(|tool| tool == "webfetch" || tool == "question"),
         "{tools:?}"
     );
+}
+
+#[tokio::test]
+async fn opencode_solves_a_preset_in_a_container_without_a_network() {
+    if crate::engine::engine().is_none() {
+        return;
+    }
+    let world = World::planned(WorldPlan {
+        script: Arc::new(PresetScript),
+        cache_dir: Some(agents_cache_dir()),
+        backend: BackendChoice::Named("docker"),
+        ..WorldPlan::default()
+    })
+    .await;
+    let done = world.run(preset("binary_search")).await;
+    assert_eq!(done.outcome.ended, Ended::Completed, "{:?}", done.outcome);
+    assert_eq!(done.stages(), Stage::ALL);
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    let reward = done.outcome.reward.as_ref().unwrap();
+    assert_eq!(reward.separation, Separation::Namespace);
+    let totals = &done.outcome.totals;
+    assert!(totals.calls >= 2, "{totals:?}");
+    assert_eq!(totals.trainable_calls, totals.calls, "{totals:?}");
+    assert!(done.outcome.warnings.is_empty(), "{:?}", done.outcome.warnings);
 }
 
 async fn solves_at_a_provider(backend: &'static str) {

@@ -1,3 +1,4 @@
+use crate::engine::{IMAGE, engine};
 use async_trait::async_trait;
 use dressage_rollout::agents::{
     Agent, AgentError, Agents, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest,
@@ -5,7 +6,7 @@ use dressage_rollout::agents::{
 };
 use dressage_rollout::{Observer, QueueLimits, RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::Owner;
-use dressage_sandbox::{Backend, BackendConfig, E2bAccess, HuggingFaceAccess, Providers};
+use dressage_sandbox::{Backend, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 use dressage_tap::{Endpoint, Upstream};
 use dressage_testkit::fault::FaultPlan;
 use dressage_testkit::model::{
@@ -84,8 +85,14 @@ pub fn provider_url(backend: &str) -> Option<String> {
     std::env::var(variable).ok()
 }
 
-fn providers() -> Providers {
+fn providers(backend: &str) -> Providers {
     let mut providers = Providers::default();
+    if backend == "docker" {
+        providers.docker = DockerAccess {
+            host: engine().map(str::to_owned),
+            image: Some(IMAGE.into()),
+        };
+    }
     if let Some(url) = provider_url("e2b") {
         providers.e2b = E2bAccess {
             api_key: Some("e2b_test".to_owned().into()),
@@ -139,7 +146,7 @@ impl World {
                     bubblewrap: None,
                     ripgrep: None,
                     owner: owner.clone(),
-                    providers: providers(),
+                    providers: providers(name),
                 };
                 (dressage_sandbox::by_name(name).unwrap().make)(&config).unwrap()
             }

@@ -63,8 +63,8 @@ impl Provider for E2b {
         home == HOME
     }
 
-    fn check(&self, _: &SandboxSpec) -> Result<(), SandboxError> {
-        Ok(())
+    fn check(&self, spec: &SandboxSpec) -> Result<(), SandboxError> {
+        super::refuse_containers(NAME, spec)
     }
 
     async fn place(&self) -> Result<String, HttpError> {

@@ -74,7 +74,7 @@ impl Provider for HuggingFace {
                         .into(),
             });
         }
-        Ok(())
+        super::refuse_containers(NAME, spec)
     }
 
     async fn place(&self) -> Result<String, HttpError> {

@@ -106,6 +106,7 @@ impl Local {
         if spec.image.is_some() {
             return Err(unsupported("an image: its system is that of this machine".into()));
         }
+        super::refuse_containers(NAME, spec)?;
         if !system::may_be_home(&spec.home) {
             return Err(unsupported(format!("a home at `{}`", spec.home)));
         }

@@ -9,7 +9,7 @@ use crate::controlled::{Built, ControlledSandbox, Ground, Inside};
 use crate::estate::{Estate, Identity, check_size};
 use crate::fresh::make_fresh;
 use crate::launch::{OwnLimits, Wiring};
-use crate::life::Ending;
+use crate::processes::Ending;
 use crate::{Backend, BackendConfig, Report, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
 use dressage_wire::ids::SandboxId;
@@ -114,11 +114,12 @@ impl Backend for Process {
     }
 
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        let unsupported = |what: String| SandboxError::Unsupported { backend: NAME, what };
         check_size(NAME, spec.size)?;
         if spec.image.is_some() {
-            let what = "an image: it runs programs of this machine".into();
-            return Err(SandboxError::Unsupported { backend: NAME, what });
+            return Err(unsupported("an image: its system is that of this machine".into()));
         }
+        super::refuse_containers(NAME, &spec)?;
         tracing::warn!(
             sandbox.id = %spec.id,
             sandbox.backend = NAME,

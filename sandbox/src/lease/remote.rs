@@ -36,8 +36,12 @@ impl RemoteLease {
     /// that was not long ago. Such a lease stays.
     #[must_use]
     pub fn may_appear(&self) -> bool {
-        let age = now_ms().saturating_sub(self.asked_at_ms);
-        self.provider_id.is_none() && u128::from(age) < LATE.as_millis()
+        self.provider_id.is_none() && u128::from(self.age_ms()) < LATE.as_millis()
+    }
+
+    /// For how long it was asked for, in milliseconds.
+    pub(crate) fn age_ms(&self) -> u64 {
+        now_ms().saturating_sub(self.asked_at_ms)
     }
 }
 

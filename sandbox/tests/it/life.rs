@@ -1,4 +1,6 @@
-use crate::world::{Output, World, eventually, is_root, names, processes_with, run, sh, spec, stdout_of};
+use crate::world::{
+    Output, World, containers, eventually, is_root, names, processes_with, run, sh, spec, stdout_of,
+};
 use dressage_sandbox::lease::{Lease, Owner, Reaper, dead_owners, is_alive};
 use dressage_sandbox::{Backend, Sandbox, SandboxError};
 use dressage_wire::ids::SandboxId;
@@ -107,7 +109,7 @@ fn groups_of(sandbox: SandboxId) -> Vec<PathBuf> {
     found
 }
 
-fn assert_nothing_left(data_dir: &Path, sandbox: SandboxId) {
+async fn assert_nothing_left(data_dir: &Path, sandbox: SandboxId) {
     let id = sandbox.to_string();
     for folder in ["homes", "leases"] {
         let left: Vec<_> = names(&data_dir.join(folder))
@@ -117,6 +119,7 @@ fn assert_nothing_left(data_dir: &Path, sandbox: SandboxId) {
         assert_eq!(left, Vec::<String>::new(), "in {folder}");
     }
     assert_eq!(groups_of(sandbox), Vec::<PathBuf>::new());
+    assert_eq!(containers(sandbox).await, []);
     let left: Vec<String> = processes_with(&id)
         .into_iter()
         .map(|pid| {
@@ -141,13 +144,14 @@ async fn kill_is_idempotent_and_leaves_nothing() {
             .await
             .unwrap();
         eventually("its programs", || processes_with(&format!("of-{id}")).len() >= 3).await;
-        if is_root() {
+        let lease = Lease::find(&world.config.data_dir, id).unwrap().unwrap();
+        if is_root() && lease.remote.is_none() {
             assert!(!groups_of(id).is_empty());
         }
         let (one, two) = tokio::join!(sandbox.kill(), sandbox.kill());
         one.unwrap();
         two.unwrap();
-        assert_nothing_left(&world.config.data_dir, id);
+        assert_nothing_left(&world.config.data_dir, id).await;
         sandbox.kill().await.unwrap();
         assert!(matches!(process.wait().await, Err(SandboxError::Gone { .. })));
         assert!(matches!(process.wait().await, Err(SandboxError::Gone { .. })));
@@ -179,7 +183,7 @@ async fn dropping_the_last_handle_leaves_nothing() {
                 .all(|name| !name.contains(&id.to_string()))
         })
         .await;
-        assert_nothing_left(&world.config.data_dir, id);
+        assert_nothing_left(&world.config.data_dir, id).await;
     }
 }
 
@@ -187,11 +191,15 @@ async fn dropping_the_last_handle_leaves_nothing() {
 async fn creating_that_is_cancelled_at_any_moment_leaves_nothing() {
     let world = World::new();
     for backend in world.backends() {
-        for step_ms in [0, 1, 2, 4, 8, 12, 16, 24, 32, 48] {
+        let slow: &[u64] = match backend.name() {
+            "docker" => &[70, 100, 150, 200, 250, 300],
+            _ => &[],
+        };
+        for step_ms in [0, 1, 2, 4, 8, 12, 16, 24, 32, 48].iter().chain(slow) {
             let spec = spec();
             let id = spec.id;
             let creating = backend.create(spec);
-            let made = tokio::time::timeout(Duration::from_millis(step_ms), creating).await;
+            let made = tokio::time::timeout(Duration::from_millis(*step_ms), creating).await;
             drop(made);
             let name = id.to_string();
             eventually("its end", || {
@@ -224,7 +232,7 @@ async fn a_failed_creation_leaves_nothing() {
             "{error}"
         );
         eventually("its end", || world.names("leases").is_empty()).await;
-        assert_nothing_left(&world.config.data_dir, id);
+        assert_nothing_left(&world.config.data_dir, id).await;
     }
 }
 
@@ -254,12 +262,13 @@ async fn a_killed_process_leaves_nothing_that_the_next_does_not_remove() {
     let (theirs, ours) = (unfinished(dead[0]), unfinished(world.config.owner.id()));
     std::fs::write(leases.join(theirs), "{").unwrap();
     std::fs::write(leases.join(&ours), "{").unwrap();
-    let mut swept = Reaper::new(Arc::clone(&world.config.owner)).sweep().unwrap();
+    let reaper = Reaper::new(Arc::clone(&world.config.owner));
+    let mut swept = reaper.sweep_everywhere(&world.config).await.unwrap();
     swept.removed.sort();
     assert_eq!(swept.removed, sandboxes);
     assert!(swept.failed.is_empty(), "{:?}", swept.failed);
     for sandbox in sandboxes {
-        assert_nothing_left(&world.config.data_dir, sandbox);
+        assert_nothing_left(&world.config.data_dir, sandbox).await;
     }
     assert_eq!(world.names("leases"), [ours]);
     assert_eq!(dead_owners(&world.config.data_dir).unwrap(), []);
@@ -316,15 +325,15 @@ async fn what_was_killed_in_the_making_and_waits_for_ever_is_ended_by_the_sweep(
         "it ended by itself"
     );
     world.backend("local").delete(deleted).await.unwrap();
-    assert_nothing_left(data_dir, deleted);
+    assert_nothing_left(data_dir, deleted).await;
     let reaper = Reaper::new(Arc::clone(&world.config.owner));
     assert_eq!(reaper.sweep().unwrap().removed, [dead_one]);
-    assert_nothing_left(data_dir, dead_one);
+    assert_nothing_left(data_dir, dead_one).await;
     // That of a living owner is its owner's affair.
     assert_eq!(processes_with(&Lease::outside_name(kept)).len(), 1);
     drop(living);
     assert_eq!(reaper.sweep().unwrap().removed, [kept]);
-    assert_nothing_left(data_dir, kept);
+    assert_nothing_left(data_dir, kept).await;
 }
 
 #[tokio::test]
@@ -338,13 +347,18 @@ async fn of_two_processes_one_is_killed_and_the_others_sandboxes_are_untouched()
     );
     first.kill();
     let reaper = Reaper::new(Arc::clone(&world.config.owner));
-    let mut swept = reaper.sweep().unwrap();
+    let mut swept = reaper.sweep_everywhere(&world.config).await.unwrap();
     swept.removed.sort();
     assert_eq!(swept.removed, first.sandboxes);
-    assert!(reaper.sweep().unwrap().removed.is_empty());
+    let again = reaper.sweep_everywhere(&world.config).await.unwrap();
+    assert!(again.removed.is_empty());
     // The second's still run, with their files; so does ours.
     for sandbox in &second.sandboxes {
         assert!(!processes_with(&format!("child-of-{sandbox}")).is_empty());
+        let lease = Lease::find(&world.config.data_dir, *sandbox).unwrap().unwrap();
+        if lease.remote.is_some() {
+            continue;
+        }
         assert_eq!(
             names(&world.config.data_dir.join("homes").join(sandbox.to_string())),
             ["here"]
@@ -386,7 +400,7 @@ async fn sandboxes_are_listed_by_label_and_deleted_after_their_process() {
     assert_eq!(world.backend("process").list(&BTreeMap::new()).await.unwrap(), []);
     local.delete(id_one).await.unwrap();
     local.delete(id_one).await.unwrap();
-    assert_nothing_left(&world.config.data_dir, id_one);
+    assert_nothing_left(&world.config.data_dir, id_one).await;
     assert!(one.exec(sh("true"), Arc::new(Output::default())).await.is_err());
     one.kill().await.unwrap();
     two.kill().await.unwrap();
@@ -396,7 +410,7 @@ async fn sandboxes_are_listed_by_label_and_deleted_after_their_process() {
     let left = local.list(&BTreeMap::new()).await.unwrap();
     assert_eq!(left, [other.sandboxes[0]]);
     local.delete(left[0]).await.unwrap();
-    assert_nothing_left(&world.config.data_dir, left[0]);
+    assert_nothing_left(&world.config.data_dir, left[0]).await;
     local.delete(SandboxId::new()).await.unwrap();
 }
 
@@ -439,7 +453,7 @@ async fn a_sandbox_ends_after_its_lifetime() {
         assert!(matches!(result, Err(SandboxError::Gone { .. })), "{result:?}");
         assert!(begun.elapsed() < Duration::from_secs(20));
         sandbox.kill().await.unwrap();
-        assert_nothing_left(&world.config.data_dir, sandbox.id());
+        assert_nothing_left(&world.config.data_dir, sandbox.id()).await;
     }
 }
 
@@ -454,7 +468,10 @@ async fn an_init_that_was_killed_is_gone_and_not_exit_0() {
             .start(sh("sleep 1000"), Arc::new(Output::default()))
             .await
             .unwrap();
-        let init = lease.processes.last().unwrap().pid;
+        let init = match lease.processes.last() {
+            Some(process) => process.pid,
+            None => crate::world::first_process(sandbox.id()).await,
+        };
         nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(init),
             nix::sys::signal::Signal::SIGKILL,
@@ -472,7 +489,7 @@ async fn an_init_that_was_killed_is_gone_and_not_exit_0() {
         // Where neither a namespace nor a control group ends the rest, its guards do, in a moment.
         let id = sandbox.id().to_string();
         eventually("the end of its programs", || processes_with(&id).is_empty()).await;
-        assert_nothing_left(&world.config.data_dir, sandbox.id());
+        assert_nothing_left(&world.config.data_dir, sandbox.id()).await;
     }
 }
 
@@ -486,7 +503,7 @@ async fn a_home_of_horrors_is_removed() {
 line'; ln a/b/fifo hard; chmod 0 a/b; chmod 0 a; chmod 0 .";
         run(&*sandbox, sh(script)).await;
         sandbox.kill().await.unwrap();
-        assert_nothing_left(&world.config.data_dir, sandbox.id());
+        assert_nothing_left(&world.config.data_dir, sandbox.id()).await;
     }
     assert!(Path::new("/etc/passwd").exists());
 }

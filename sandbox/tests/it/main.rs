@@ -10,6 +10,9 @@
 /// A small sandbox; the example that measures boots has it from here.
 mod spec;
 
+/// An engine for containers; the tests of rollouts have it from here.
+mod engine;
+
 /// A data directory, backends over it, and what a test asks of a sandbox.
 mod world;
 
@@ -36,6 +39,9 @@ mod relay;
 
 /// The table of backends, and the whole suite as another user.
 mod registered;
+
+/// Containers: engines, images, users, limits.
+mod docker;
 
 /// Providers, as scripts play them.
 mod provider;

@@ -32,10 +32,10 @@ async fn what_the_agent_left_running_is_dead_and_its_files_are_there() {
             .await
             .unwrap();
         eventually("the daemon", || !processes_with(&mark).is_empty()).await;
-        let expected = if backend.name() == "local" {
-            Separation::Namespace
-        } else {
+        let expected = if backend.name() == "process" {
             Separation::None
+        } else {
+            Separation::Namespace
         };
         assert_eq!(separate(&*sandbox).await, expected);
         assert_eq!(processes_with(&mark), Vec::<i32>::new());

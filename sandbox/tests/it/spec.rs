@@ -9,6 +9,8 @@ pub fn spec() -> SandboxSpec {
     SandboxSpec {
         id: SandboxId::new(),
         image: None,
+        dockerfile: None,
+        user: None,
         home: "/home/user".into(),
         env: BTreeMap::new(),
         network: NetworkPolicy::None,

@@ -1,13 +1,18 @@
+pub use crate::engine::{IMAGE, engine};
 use crate::fake::Fake;
 pub use crate::spec::spec;
+use bollard::models::ContainerSummary;
+use bollard::query_parameters::ListContainersOptionsBuilder;
 use bytes::Bytes;
 use dressage_sandbox::lease::{Lease, Owner, Reaper};
 use dressage_sandbox::{
-    Backend, BackendConfig, BackendEntry, Command, Exit, OutputSink, Sandbox, SandboxError, SandboxSpec,
-    registry,
+    Backend, BackendConfig, BackendEntry, Command, DockerAccess, Exit, OutputSink, Providers, Sandbox,
+    SandboxError, SandboxSpec, registry,
 };
 use dressage_wire::event::OutputStream;
+use dressage_wire::ids::SandboxId;
 use dressage_wire::task::NetworkPolicy;
+use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -65,7 +70,13 @@ impl World {
             bubblewrap: None,
             ripgrep: None,
             owner: Arc::new(Owner::acquire(&folder.join("data")).unwrap()),
-            providers: Default::default(),
+            providers: Providers {
+                docker: DockerAccess {
+                    host: engine().map(str::to_owned),
+                    image: Some(IMAGE.into()),
+                },
+                ..Providers::default()
+            },
         }
     }
 
@@ -148,7 +159,18 @@ impl Drop for World {
     fn drop(&mut self) {
         let own = self.config.owner.id();
         self.end_remote();
-        let _ = Reaper::new(Arc::clone(&self.config.owner)).sweep();
+        let reaper = Reaper::new(Arc::clone(&self.config.owner));
+        // On a thread without a runtime: most tests have one.
+        std::thread::scope(|scope| {
+            let sweeping = scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                runtime.block_on(reaper.sweep_everywhere(&self.config))
+            });
+            let _ = sweeping.join();
+        });
         let leased = || {
             Lease::all(&self.config.data_dir)
                 .is_ok_and(|(leases, _)| leases.iter().any(|lease| lease.owner == own))
@@ -181,7 +203,10 @@ impl World {
                 .enable_all()
                 .build()
                 .unwrap();
-            for lease in leases.iter().filter(|lease| lease.remote.is_some()) {
+            for lease in leases
+                .iter()
+                .filter(|lease| REMOTE.contains(&lease.backend.as_str()))
+            {
                 for config in &configs {
                     // One of them made it.
                     if let Ok(backend) = (dressage_sandbox::by_name(&lease.backend).unwrap().make)(config) {
@@ -203,9 +228,39 @@ pub fn spec_for(backend: &dyn Backend) -> SandboxSpec {
     spec
 }
 
-/// The rows of the backends that need no provider.
+/// The rows of the backends that need no provider, and no engine where none can be had.
 pub fn entries() -> impl Iterator<Item = &'static BackendEntry> {
-    registry().iter().filter(|entry| !REMOTE.contains(&entry.name))
+    registry().iter().filter(|entry| match entry.name {
+        "docker" => engine().is_some(),
+        name => !REMOTE.contains(&name),
+    })
+}
+
+/// What the engine has of a sandbox: containers, running or not.
+pub async fn containers(sandbox: SandboxId) -> Vec<ContainerSummary> {
+    if engine().is_none() {
+        return Vec::new();
+    }
+    let label = format!("dressage-sandbox={sandbox}");
+    let options = ListContainersOptionsBuilder::new()
+        .all(true)
+        .filters(&HashMap::from([("label", vec![label])]))
+        .build();
+    client().await.list_containers(Some(options)).await.unwrap()
+}
+
+/// A client of the engine.
+pub async fn client() -> bollard::Docker {
+    let engine = engine().unwrap();
+    let client = bollard::Docker::connect_with_unix(engine, 60, bollard::API_DEFAULT_VERSION).unwrap();
+    client.negotiate_version().await.unwrap()
+}
+
+/// The number on this machine of the first process of a sandbox's container.
+pub async fn first_process(sandbox: SandboxId) -> i32 {
+    let container = containers(sandbox).await.remove(0).id.unwrap();
+    let inspected = client().await.inspect_container(&container, None).await.unwrap();
+    i32::try_from(inspected.state.unwrap().pid.unwrap()).unwrap()
 }
 
 pub fn names(folder: &Path) -> Vec<String> {

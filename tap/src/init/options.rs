@@ -4,13 +4,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-const USAGE: &str = "usage: dressage-tap init --control-fd NUMBER [--relay-fd NUMBER --relay-listen ADDRESS] \
-                     [--max-processes N] [--max-data-bytes N] [--lifetime-ms N]";
+const USAGE: &str = "usage: dressage-tap init (--control-fd NUMBER | --control-stdio) \
+                     [--relay-fd NUMBER --relay-listen ADDRESS] [--max-processes N] [--max-data-bytes N] \
+                     [--lifetime-ms N]";
 
 /// What init is told when it is started.
 #[derive(Debug, Default)]
 pub(super) struct Options {
-    pub(super) control_fd: i32,
+    /// The socket that the host speaks on; standard input and output if unset.
+    pub(super) control_fd: Option<i32>,
     pub(super) relay: Option<RelayOptions>,
     /// Processes and threads, where no control group holds them.
     max_processes: Option<u64>,
@@ -29,16 +31,20 @@ impl Options {
     pub(super) fn parse(arguments: &[OsString]) -> io::Result<Self> {
         let usage = || io::Error::new(io::ErrorKind::InvalidInput, USAGE);
         let mut options = Self::default();
-        let (mut control_fd, mut relay_fd, mut relay_listen) = (None, None, None);
+        let (mut stdio, mut relay_fd, mut relay_listen) = (false, None, None);
         let mut rest = arguments
             .iter()
             .map(|argument| argument.to_str().unwrap_or_default());
         while let Some(name) = rest.next() {
+            if name == "--control-stdio" {
+                stdio = true;
+                continue;
+            }
             let value = rest.next().ok_or_else(usage)?;
             let number = || value.parse::<u64>().map_err(|_| usage());
             let descriptor = || value.parse::<i32>().map_err(|_| usage());
             match name {
-                "--control-fd" => control_fd = Some(descriptor()?),
+                "--control-fd" => options.control_fd = Some(descriptor()?),
                 "--relay-fd" => relay_fd = Some(descriptor()?),
                 "--relay-listen" => relay_listen = Some(value.parse().map_err(|_| usage())?),
                 "--max-processes" => options.max_processes = Some(number()?),
@@ -47,7 +53,9 @@ impl Options {
                 _ => return Err(usage()),
             }
         }
-        options.control_fd = control_fd.ok_or_else(usage)?;
+        if options.control_fd.is_some() == stdio {
+            return Err(usage());
+        }
         options.relay = match (relay_fd, relay_listen) {
             (Some(fd), Some(listen)) => Some(RelayOptions { fd, listen }),
             (None, None) => None,

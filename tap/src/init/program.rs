@@ -2,13 +2,14 @@ use super::children::Children;
 use super::replies::Replies;
 use super::tree;
 use crate::guard::{REPORT_BYTES, ROOM_PAUSE, ROOM_WAIT, Report, is_for_want_of_room};
+use crate::stdio::nonblocking;
 use bytes::{Buf, Bytes, BytesMut};
 use dressage_wire::control::{CHUNK_BYTES, Exited, Failure, FailureKind, Reply, Start};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, pipe2};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -242,11 +243,6 @@ impl Guarded {
             status: pipe::Receiver::from_owned_fd(nonblocking(status)?)?,
         })
     }
-}
-
-fn nonblocking(fd: OwnedFd) -> io::Result<OwnedFd> {
-    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(fd)
 }
 
 /// The guard's reports, read so that a read that is given up loses nothing.

@@ -2,23 +2,44 @@ use super::children::Children;
 use super::files::Workers;
 use super::program::{self, Surroundings, ToProgram};
 use super::replies::Replies;
+use crate::stdio::{Reader, Writer};
 use bytes::{Bytes, BytesMut};
 use dressage_wire::control::{Frame, Hello, PROTOCOL, Reply, Request};
 use std::collections::HashMap;
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
+
+/// The connection to the host.
+pub(super) struct Connection {
+    reader: Reader,
+    writer: Writer,
+}
+
+impl Connection {
+    pub(super) fn over(socket: UnixStream) -> Self {
+        let (reader, writer) = socket.into_split();
+        Self {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+        }
+    }
+
+    /// Programs that are started have others.
+    pub(super) fn over_stdio() -> io::Result<Self> {
+        let (reader, writer) = crate::stdio::take()?;
+        Ok(Self { reader, writer })
+    }
+}
 
 /// Does what the host asks until its end of the connection closes.
 pub(super) async fn serve(
-    control: UnixStream,
+    Connection { reader, writer }: Connection,
     files: Workers,
     children: &Children,
     relay_address: Option<String>,
 ) -> io::Result<()> {
-    let (reader, writer) = control.into_split();
     let (replies, waiting) = Replies::new();
     tokio::spawn(write(writer, waiting));
     replies
@@ -43,7 +64,7 @@ pub(super) async fn serve(
     .await
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut waiting: mpsc::Receiver<Bytes>) {
+async fn write(mut writer: Writer, mut waiting: mpsc::Receiver<Bytes>) {
     while let Some(frame) = waiting.recv().await {
         if writer.write_all(&frame).await.is_err() {
             return;
@@ -58,7 +79,7 @@ struct Session {
 }
 
 impl Session {
-    async fn run(mut self, mut reader: OwnedReadHalf) -> io::Result<()> {
+    async fn run(mut self, mut reader: Reader) -> io::Result<()> {
         let mut buffer = BytesMut::new();
         loop {
             while let Some(frame) = Frame::<Request>::decode(&mut buffer).map_err(io::Error::other)? {

@@ -52,6 +52,7 @@ impl Task {
         for (name, server) in &self.agent.mcp_servers {
             server.validate(name)?;
         }
+        self.image()?;
         self.limits.validate()?;
         self.sampling.validate("sampling")?;
         let range = self.reward;
@@ -62,6 +63,33 @@ impl Task {
             ));
         }
         Ok(())
+    }
+}
+
+impl Task {
+    /// What the sandbox is made of, and who its programs are.
+    fn image(&self) -> Result<(), TaskError> {
+        if let Some(dockerfile) = &self.dockerfile {
+            if self.image.is_some() {
+                return Err(bad("dockerfile", "and `image` cannot both be given"));
+            }
+            let text = dockerfile
+                .bytes()
+                .map_err(|error| bad("dockerfile", error.to_string()))?;
+            if !std::str::from_utf8(&text).is_ok_and(|text| !text.trim().is_empty()) {
+                return Err(bad("dockerfile", "is empty, or no text"));
+            }
+        }
+        if self.image.as_ref().is_some_and(String::is_empty) {
+            return Err(bad("image", "is empty"));
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        match &self.user {
+            Some(user) if user.is_empty() || user.starts_with('-') || !user.bytes().all(plain) => {
+                Err(bad("user", "is neither a name nor a number of a user"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::controlled::{Built, Ground, Inside};
 use crate::estate::Estate;
 use crate::fresh::make_fresh;
 use crate::launch::{OwnLimits, Wiring};
-use crate::life::Ending;
+use crate::processes::Ending;
 use crate::removal::through;
 use crate::spawn::OwnedChild;
 use crate::{SandboxError, SandboxSpec};

@@ -128,6 +128,9 @@ pub struct Arguments {
     /// The sandbox backend.
     #[arg(long, value_name = "NAME", help = sandboxes(), help_heading = "Sandbox")]
     pub sandbox: Option<String>,
+    /// Image or template of the sandbox, for backends with such.
+    #[arg(long, value_name = "NAME", help_heading = "Sandbox")]
+    pub image: Option<String>,
     /// What the sandbox can reach besides its model.
     #[arg(long, value_name = "POLICY", value_parser = named(NETWORKS), help_heading = "Sandbox")]
     pub network: Option<NetworkPolicy>,

@@ -147,6 +147,10 @@ fn put_over(arguments: &Arguments, task: &mut Task) {
     if arguments.verify_always {
         task.verify_when = VerifyWhen::Always;
     }
+    if arguments.image.is_some() {
+        task.image = arguments.image.clone();
+        task.dockerfile = None;
+    }
     if let Some(network) = arguments.network {
         task.network = network;
     }

@@ -19,6 +19,8 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
         setup = ["true"]
         verify = ["test -f a"]
         env = { A = "1" }
+        image = "debian:12"
+        user = "root"
         network = "open"
         verify_when = "always"
 
@@ -48,7 +50,7 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
         day = 2026-11-29
     "#;
     let json = r#"{"id": "everything", "instruction": "Do it.", "turns": ["Once more."], "setup": ["true"], "verify": ["test -f a"],
-        "env": {"A": "1"}, "network": "open", "verify_when": "always",
+        "env": {"A": "1"}, "image": "debian:12", "user": "root", "network": "open", "verify_when": "always",
         "files": {"a.txt": "text", "b.bin": {"base64": "/wD+"}},
         "agent": {"name": "opencode", "enabled_tools": ["write"], "config": {"compaction": {"auto": true}},
             "mcp_servers": {"local": {"command": "server", "args": ["-v"], "env": {"A": "1"}},
@@ -58,6 +60,10 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
     let task = Task::from_toml(toml).unwrap();
     assert_eq!(task, Task::from_json(json.as_bytes()).unwrap());
     assert_eq!(task.network, NetworkPolicy::Open);
+    assert_eq!(
+        (task.image.as_deref(), task.user.as_deref()),
+        (Some("debian:12"), Some("root"))
+    );
     assert_eq!(task.verify_when, VerifyWhen::Always);
     assert_eq!(task.files["b.bin"].bytes().unwrap(), [0xff, 0, 0xfe].as_slice());
     assert_eq!(task.files["a.txt"], FileContent::Text("text".into()));
@@ -270,5 +276,18 @@ fn every_key_of_a_task_is_told_in_docs_tasks() {
             let in_page = told.contains(&format!("`{key}`")) || page.contains(&format!("`[{key}]`"));
             assert!(in_page, "docs/tasks.md says nothing of `{key}` in [{table}]");
         }
+    }
+}
+
+#[test]
+fn an_image_is_named_or_built_and_its_user_is_one() {
+    let error = |keys: &str| toml_error(&format!("instruction = \"x\"\n{keys}")).to_string();
+    let both = error("image = \"a\"\ndockerfile = \"FROM b\"");
+    assert_eq!(both, "`dockerfile` and `image` cannot both be given");
+    assert_eq!(error("image = \"\""), "`image` is empty");
+    assert_eq!(error("dockerfile = \" \""), "`dockerfile` is empty, or no text");
+    for user in ["", "a b", "a:b", "-a", "ä"] {
+        let message = error(&format!("user = \"{user}\""));
+        assert_eq!(message, "`user` is neither a name nor a number of a user");
     }
 }
