@@ -91,6 +91,7 @@ impl Fake {
                 namespace: None,
                 flavor: None,
             },
+            ..Providers::default()
         }
     }
 
