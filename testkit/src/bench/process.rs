@@ -183,17 +183,27 @@ mod tests {
 
     #[test]
     fn threads_are_kept_on_one_processor_and_then_free_again() {
-        let processors = || {
-            let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let processors = |thread: Pid| {
+            let set = sched_getaffinity(thread).unwrap();
             (0..CpuSet::count())
                 .filter(|&number| set.is_set(number).unwrap())
                 .collect::<Vec<_>>()
         };
-        let before = processors();
-        let kept = OneProcessor::keep(std::process::id()).unwrap();
-        assert_eq!(processors(), before[..1]);
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        let both = [
+            Pid::from_raw(0),
+            Pid::from_raw(i32::try_from(other.id()).unwrap()),
+        ];
+        let before = both.map(processors);
+        let kept = OneProcessor::keep(other.id()).unwrap();
+        assert_eq!(
+            both.map(processors),
+            [before[0][..1].to_vec(), before[0][..1].to_vec()]
+        );
         drop(kept);
-        assert_eq!(processors(), before);
+        assert_eq!(both.map(processors), before);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]
