@@ -54,6 +54,8 @@ pub(crate) struct Report {
     started: Instant,
     pub(crate) stages: Vec<StageTime>,
     pub(crate) sandbox: Option<SandboxId>,
+    /// Whether the sandbox was ready before it was asked for.
+    pub(crate) warm: bool,
     pub(crate) setup: Vec<CommandResult>,
     /// What verify starts with; recorded at the end of setup.
     pub(crate) environment: Option<RecordedEnvironment>,
@@ -74,6 +76,7 @@ impl Report {
             started: Instant::now(),
             stages: Vec::new(),
             sandbox: None,
+            warm: false,
             setup: Vec::new(),
             environment: None,
             agent: None,

@@ -10,7 +10,7 @@ use crate::recording::Recording;
 use crate::report::{Report, Stop, millis};
 use crate::request::RolloutRequest;
 use crate::stages::{agent, boot, collect, hold, plan, setup, verify};
-use dressage_sandbox::{Sandbox, SandboxError};
+use dressage_sandbox::{Pools, Sandbox, SandboxError};
 use dressage_wire::event::{Event, Stage};
 use dressage_wire::fault::Ended;
 use dressage_wire::ids::OwnerId;
@@ -34,6 +34,7 @@ pub(crate) struct Scope {
     pub(crate) cache_dir: PathBuf,
     pub(crate) tap_binary: PathBuf,
     pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) pools: Pools,
     pub(crate) events: Arc<Events>,
     pub(crate) cancel: CancellationToken,
     pub(crate) hurry: CancellationToken,
@@ -237,6 +238,7 @@ impl Begun<'_> {
         report.stages.push(StageTime {
             stage: self.stage,
             duration_ms,
+            warm: self.stage == Stage::Boot && report.warm,
         });
         self.scope.events.tell(Event::StageEnded {
             stage: self.stage,

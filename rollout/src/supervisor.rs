@@ -12,6 +12,7 @@ use crate::agents::Agents;
 use crate::events::{EventFeed, EventReceiver, Observer};
 use crate::hold::{Held, HoldError};
 use crate::request::RolloutRequest;
+use dressage_sandbox::Pools;
 use dressage_wire::event::Stage;
 use dressage_wire::ids::{GroupId, OwnerId, RolloutId};
 use dressage_wire::rollout::{Recorder, RolloutOutcome};
@@ -37,6 +38,8 @@ pub struct SupervisorConfig {
     pub tap_binary: PathBuf,
     /// Carried by every sandbox, beside the rollout's id.
     pub labels: BTreeMap<String, String>,
+    /// Sandboxes that are ready before they are asked for. Closing them is up to whoever made them.
+    pub pools: Pools,
     /// How many run at once, and how many wait.
     pub limits: QueueLimits,
     /// Sees every event.

@@ -40,7 +40,7 @@ pub trait Backend: Send + Sync {
 }
 
 /// What a sandbox is to be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SandboxSpec {
     /// Chosen by the caller, so that the lease can name it before it exists.
     pub id: SandboxId,
@@ -144,6 +144,9 @@ pub trait Sandbox: Send + Sync {
     /// namespaces or another user, a new /tmp, and a new empty directory mounted or made at each of `fresh_directories`
     /// (absolute; whatever the agent left there is moved aside, links are not followed). Says what was achieved.
     async fn separate(&self, fresh_directories: &[String]) -> Result<Separation, SandboxError>;
+
+    /// Has its lease carry other labels, as [`Backend::list`] finds it by. What a provider was told of it stays.
+    async fn relabel(&self, labels: &BTreeMap<String, String>) -> Result<(), SandboxError>;
 
     /// Ends the sandbox and everything in it. Idempotent.
     async fn kill(&self) -> Result<(), SandboxError>;

@@ -1,3 +1,4 @@
+use crate::backends::off_the_runtime;
 use crate::control::Control;
 use crate::life::{Belongings, Body, Life};
 use crate::{Channel, Command, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec};
@@ -210,6 +211,16 @@ impl Sandbox for ControlledSandbox {
             return Err(self.gone("it was killed"));
         }
         Ok(self.ground.separation())
+    }
+
+    async fn relabel(&self, labels: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        if self.life.is_over() {
+            return Err(self.gone("it was killed"));
+        }
+        let (belongings, labels) = (Arc::clone(self.life.belongings()), labels.clone());
+        off_the_runtime("label a lease", move || belongings.relabel(labels))
+            .await?
+            .map_err(|source| SandboxError::Lease { id: self.id, source })
     }
 
     async fn kill(&self) -> Result<(), SandboxError> {

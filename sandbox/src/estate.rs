@@ -5,6 +5,7 @@ use crate::life::Belongings;
 use crate::uid::UidLock;
 use crate::{SandboxSpec, Size};
 use dressage_wire::ids::SandboxId;
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, chown};
@@ -121,6 +122,16 @@ impl Estate {
 }
 
 impl Belongings for Estate {
+    fn relabel(&self, labels: BTreeMap<String, String>) -> Result<(), LeaseError> {
+        let cleared = self.cleared.lock().unwrap_or_else(PoisonError::into_inner);
+        if *cleared {
+            return Ok(());
+        }
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.labels = labels;
+        lease.update(self.owner.data_dir())
+    }
+
     fn clear(&self) -> Result<(), LeaseError> {
         let mut cleared = self.cleared.lock().unwrap_or_else(PoisonError::into_inner);
         if !*cleared {

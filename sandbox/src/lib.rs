@@ -12,6 +12,9 @@ mod config;
 /// The backends, and the table of them.
 mod backends;
 
+/// Sandboxes that are ready before they are asked for.
+mod pool;
+
 /// Who owns what outside the process, and how what the dead left is removed.
 pub mod lease;
 
@@ -57,3 +60,4 @@ mod removal;
 pub use backends::{BackendEntry, Fact, Report, by_name, registry};
 pub use config::{BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 pub use contract::*;
+pub use pool::{Booted, PoolConfig, PoolCounts, Pools};

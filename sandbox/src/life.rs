@@ -1,6 +1,7 @@
 use crate::SandboxError;
 use crate::lease::LeaseError;
 use dressage_wire::ids::SandboxId;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
@@ -12,6 +13,9 @@ pub(crate) trait Body: Send {
 
 /// What a sandbox has outside of this process besides what runs. All of it is removed when this is dropped, at the latest.
 pub(crate) trait Belongings: Send + Sync {
+    /// Has the lease carry other labels, unless everything was removed. Blocks: it syncs.
+    fn relabel(&self, labels: BTreeMap<String, String>) -> Result<(), LeaseError>;
+
     /// Removes everything, once. Blocks for as long as that takes.
     fn clear(&self) -> Result<(), LeaseError>;
 }
@@ -41,6 +45,11 @@ impl Life {
             state: Arc::new(Mutex::new(State::Alive(body))),
             outcome: watch::Sender::new(None),
         }
+    }
+
+    /// What the sandbox has outside its processes.
+    pub(crate) fn belongings(&self) -> &Arc<dyn Belongings> {
+        &self.belongings
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -81,6 +81,10 @@ pub struct Defaults {
     pub sandbox: Option<String>,
     /// As `--concurrency`.
     pub concurrency: Option<usize>,
+    /// As `--warm`.
+    pub warm: BTreeMap<String, usize>,
+    /// As `--warm-max-age`.
+    pub warm_max_age_s: Option<f64>,
 }
 
 /// What `dressage serve` does where neither options nor the environment say otherwise.
@@ -218,6 +222,18 @@ pub const KEYS: &[Key] = &[
         "concurrency",
         "4",
         "rollouts at once without `--concurrency`; default 4",
+    ),
+    key(
+        "defaults",
+        "warm",
+        "{ local = 4 }",
+        "sandboxes of a backend that are kept ready, like those that rollouts had before; DRESSAGE_WARM goes over it, then `--warm`, name by name; default none",
+    ),
+    key(
+        "defaults",
+        "warm_max_age_s",
+        "600.0",
+        "seconds after which a sandbox that was kept ready and not used ends, under DRESSAGE_WARM_MAX_AGE; default 600",
     ),
     key(
         "serve",

@@ -42,6 +42,8 @@ pub mod names {
     pub const CACHE_DIR: &str = "DRESSAGE_CACHE_DIR";
     pub const CONFIG: &str = "DRESSAGE_CONFIG";
     pub const LOG: &str = "DRESSAGE_LOG";
+    pub const WARM: &str = "DRESSAGE_WARM";
+    pub const WARM_MAX_AGE: &str = "DRESSAGE_WARM_MAX_AGE";
     pub const API_KEYS: &str = "DRESSAGE_API_KEYS";
     pub const MAX_CONCURRENT_ENVS: &str = "MAX_CONCURRENT_ENVS";
     pub const OPENENV_MODE: &str = "OPENENV_MODE";
@@ -107,6 +109,16 @@ pub const VARIABLES: &[Variable] = &[
         names::LOG,
         DotEnv::Honoured,
         "what is logged, as a tracing filter such as `dressage_tap=debug`; over `--verbose` and `--quiet`",
+    ),
+    variable(
+        names::WARM,
+        DotEnv::Honoured,
+        "sandboxes that are kept ready, as `--warm`, separated by commas: `local=4,e2b=2`; default none",
+    ),
+    variable(
+        names::WARM_MAX_AGE,
+        DotEnv::Honoured,
+        "seconds after which one that was not used ends, as `--warm-max-age`; default 600",
     ),
     variable(
         names::API_KEYS,

@@ -42,6 +42,9 @@ mod exit;
 /// What commands work with.
 mod workspace;
 
+/// Sandboxes that are ready before they are asked for.
+mod warm;
+
 /// Ctrl-C.
 mod interrupt;
 

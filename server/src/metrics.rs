@@ -10,6 +10,7 @@ pub use table::ALL;
 
 use async_trait::async_trait;
 use dressage_rollout::{LiveRollout, LiveState, Observer};
+use dressage_sandbox::PoolCounts;
 use dressage_wire::event::{Event, RolloutEvent, Stage};
 use dressage_wire::fault::Ended;
 use dressage_wire::ids::RolloutId;
@@ -63,6 +64,10 @@ pub struct Metrics {
     queued: Gauges,
     queue_limit: Gauges,
     sandboxes: Gauges,
+    warm: Gauges,
+    warm_hits: Counters,
+    warm_misses: Counters,
+    warm_failures: Counters,
     submitted: Counters,
     ended: Counters,
     faults: Counters,
@@ -88,6 +93,8 @@ pub struct Now<'a> {
     pub live: &'a [Arc<LiveRollout>],
     /// Rollouts that may wait.
     pub queue_limit: usize,
+    /// What pools of sandboxes did.
+    pub pools: &'a [PoolCounts],
     /// OpenEnv sessions there are, and there can be.
     pub sessions: (usize, usize),
 }
@@ -105,6 +112,10 @@ impl Metrics {
             queued: gauge(&mut registry, table::QUEUED),
             queue_limit: gauge(&mut registry, table::QUEUE_LIMIT),
             sandboxes: gauge(&mut registry, table::SANDBOXES),
+            warm: gauge(&mut registry, table::WARM),
+            warm_hits: counter(&mut registry, table::WARM_HITS),
+            warm_misses: counter(&mut registry, table::WARM_MISSES),
+            warm_failures: counter(&mut registry, table::WARM_FAILURES),
             submitted: counter(&mut registry, table::SUBMITTED),
             ended: counter(&mut registry, table::ENDED),
             faults: counter(&mut registry, table::FAULTS),
@@ -191,6 +202,13 @@ impl Metrics {
         for backend in dressage_sandbox::registry() {
             let there = of(&|live| live.backend == backend.name && live.state != LiveState::Queued);
             set(&self.sandboxes, &[("backend", backend.name)], there);
+        }
+        for pool in now.pools {
+            let labels = [("backend", pool.backend)];
+            set(&self.warm, &labels, pool.ready);
+            reach(&self.warm_hits, &labels, pool.hits);
+            reach(&self.warm_misses, &labels, pool.misses);
+            reach(&self.warm_failures, &labels, pool.failures);
         }
         set(&self.queued, &[], of(&|live| live.state == LiveState::Queued));
         set(&self.queue_limit, &[], now.queue_limit);
@@ -311,6 +329,12 @@ fn labels(pairs: &[(&'static str, &str)]) -> Labels {
 
 fn count(counters: &Counters, pairs: &[(&'static str, &str)], by: u64) {
     counters.get_or_create(&labels(pairs)).inc_by(by);
+}
+
+/// Has a counter show what is counted elsewhere.
+fn reach(counters: &Counters, pairs: &[(&'static str, &str)], total: u64) {
+    let counter = counters.get_or_create(&labels(pairs));
+    counter.inc_by(total.saturating_sub(counter.get()));
 }
 
 fn observe(histograms: &Histograms, pairs: &[(&'static str, &str)], value: f64) {

@@ -260,10 +260,11 @@ pub fn stages(outcome: &RolloutOutcome) -> String {
         return "–".into();
     }
     let each = |time: &dressage_wire::rollout::StageTime| {
+        let warm = if time.warm { ", was ready" } else { "" };
         format!(
             "{} {}",
             time.stage.name(),
-            styled(FAINT, duration(time.duration_ms))
+            styled(FAINT, format!("{}{warm}", duration(time.duration_ms)))
         )
     };
     outcome.stages.iter().map(each).collect::<Vec<_>>().join("  ")

@@ -51,7 +51,7 @@ use crate::metrics::{Both, Counting, Metrics};
 use crate::traces::{Exporter, Settings, Traced, Traces};
 use crate::workspace::{Context, Workspace};
 use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, Observer, QueueLimits, Supervisor};
-use dressage_sandbox::Backend;
+use dressage_sandbox::{Backend, Pools};
 use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
 use dressage_tap::Upstream;
 use dressage_wire::ids::RolloutId;
@@ -77,6 +77,8 @@ pub struct ServiceConfig {
     pub limits: QueueLimits,
     /// Which URLs callers may bring.
     pub client_base_url: ClientBaseUrl,
+    /// Sandboxes that are ready before they are asked for; closed with the service.
+    pub pools: Pools,
 }
 
 /// The engine with everything around it that a server needs. Cheap to clone.
@@ -124,7 +126,13 @@ impl Service {
             });
             observer = Arc::new(Both(observer, traces.clone()));
         }
-        let supervisor = workspace.engine(&context, config.limits.clone(), recorder, Some(observer));
+        let supervisor = workspace.engine(
+            &context,
+            config.limits.clone(),
+            config.pools.clone(),
+            recorder,
+            Some(observer),
+        );
         let service = Self(Arc::new(Inner {
             endpoints: Endpoints::new(config.client_base_url),
             backends: Mutex::new(HashMap::from([(config.backend.clone(), backend)])),
@@ -324,7 +332,7 @@ impl Service {
                 "left in the queue for the next server"
             );
         }
-        self.0.supervisor.shutdown(grace).await;
+        tokio::join!(self.0.config.pools.close(), self.0.supervisor.shutdown(grace));
         self.0.keepers.close();
         self.0.keepers.wait().await;
         self.0.endpoints.close().await;

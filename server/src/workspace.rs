@@ -13,7 +13,7 @@ use crate::terminal::Terminal;
 use dressage_rollout::agents::Agents;
 use dressage_rollout::{Observer, QueueLimits, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::{Owner, Reaper, is_alive};
-use dressage_sandbox::{Backend, BackendConfig};
+use dressage_sandbox::{Backend, BackendConfig, Pools};
 use dressage_store::Store;
 use dressage_wire::rollout::Recorder;
 use std::collections::BTreeMap;
@@ -222,8 +222,9 @@ impl Workspace {
 
     /// Starts the engine for a command.
     #[must_use]
-    pub fn supervisor(&self, context: &Context, concurrency: usize) -> Supervisor {
-        self.engine(context, QueueLimits::of(concurrency), self.store.clone(), None)
+    pub fn supervisor(&self, context: &Context, concurrency: usize, pools: Pools) -> Supervisor {
+        let limits = QueueLimits::of(concurrency);
+        self.engine(context, limits, pools, self.store.clone(), None)
     }
 
     /// Starts the engine for a server.
@@ -232,6 +233,7 @@ impl Workspace {
         &self,
         context: &Context,
         limits: QueueLimits,
+        pools: Pools,
         recorder: Arc<dyn Recorder>,
         observer: Option<Arc<dyn Observer>>,
     ) -> Supervisor {
@@ -245,6 +247,7 @@ impl Workspace {
                 "dressage.installation".to_owned(),
                 self.backends.owner.installation().to_string(),
             )]),
+            pools,
             limits,
             observer,
         })

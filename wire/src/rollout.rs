@@ -123,6 +123,9 @@ pub struct StageTime {
     pub stage: Stage,
     /// Wall time.
     pub duration_ms: u64,
+    /// Of boot: whether the sandbox was ready before it was asked for. Absent where it was not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warm: bool,
 }
 
 /// What the agent's program did.

@@ -110,6 +110,8 @@ class StageTime(Model):
 
     stage: Stage
     duration_ms: int
+    warm: bool = False
+    """Of boot: whether the sandbox was ready before it was asked for."""
 
 
 class AgentOutcome(Model):

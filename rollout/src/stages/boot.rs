@@ -4,7 +4,7 @@ use crate::faults;
 use crate::report::{Report, Stop};
 use crate::request::RolloutRequest;
 use crate::run::{Cut, Scope};
-use dressage_sandbox::{Asset, Sandbox, SandboxError, SandboxSpec, Size};
+use dressage_sandbox::{Asset, Booted, Sandbox, SandboxError, SandboxSpec, Size};
 use dressage_wire::event::Stage;
 use dressage_wire::ids::SandboxId;
 use dressage_wire::task::{Limits, Mode, Placement};
@@ -19,14 +19,17 @@ const RELAY_PORT: u16 = 7000;
 /// What a sandbox may live beyond the stages' deadlines.
 const SPARE_LIFETIME: Duration = Duration::from_secs(300);
 
-/// Makes the sandbox. The lease on it is the backend's, and is there before it is.
+/// Makes the sandbox, or takes one that is ready. The lease on it is the backend's, and is there before it is.
 pub(crate) async fn run(scope: &Scope, plan: &Plan, report: &mut Report) -> Result<Arc<dyn Sandbox>, Stop> {
     let limits = &scope.request.task.limits;
     let deadline = Instant::now() + seconds(limits.boot_timeout_s);
     let spec = spec(scope, plan);
     report.sandbox = Some(spec.id);
-    match scope.until(deadline, scope.request.backend.create(spec)).await {
-        Ok(Ok(sandbox)) => {
+    let asked = scope.pools.create(&scope.request.backend, spec);
+    match scope.until(deadline, asked).await {
+        Ok(Ok(Booted { sandbox, warm })) => {
+            report.sandbox = Some(sandbox.id());
+            report.warm = warm;
             // Set once only: there is one boot in a rollout.
             _ = scope.sandbox.set(sandbox.clone());
             Ok(sandbox)

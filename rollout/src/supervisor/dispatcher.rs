@@ -214,6 +214,7 @@ impl Dispatcher {
             cache_dir: self.config.cache_dir.clone(),
             tap_binary: self.config.tap_binary.clone(),
             labels: self.config.labels.clone(),
+            pools: self.config.pools.clone(),
             events,
             cancel,
             hurry: self.hurry.clone(),

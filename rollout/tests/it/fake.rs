@@ -207,6 +207,10 @@ impl Sandbox for FakeSandbox {
         Ok(Separation::Namespace)
     }
 
+    async fn relabel(&self, _labels: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
     async fn kill(&self) -> Result<(), SandboxError> {
         self.note("kill");
         match self.trouble {

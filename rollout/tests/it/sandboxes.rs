@@ -1,8 +1,12 @@
 use crate::fake::{FakeBackend, Trouble};
-use crate::world::{BackendChoice, Done, MemoryRecorder, World, WorldPlan, task};
+use crate::world::{BackendChoice, Done, MemoryRecorder, World, WorldPlan, shell, task};
+use dressage_sandbox::{PoolConfig, Pools};
 use dressage_wire::event::Stage;
 use dressage_wire::fault::{Ended, FaultOwner};
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 async fn run_with(trouble: Trouble) -> (Done, Arc<FakeBackend>) {
     let backend = FakeBackend::with(trouble);
@@ -145,4 +149,35 @@ async fn a_call_that_cannot_be_stored_is_a_fault_and_the_rollout_goes_on() {
     assert_eq!(done.outcome.ended, Ended::Completed);
     assert_eq!(done.reward(), Some(1.0));
     assert_eq!(done.outcome.totals.calls, 1);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_ready_is_the_next_rollouts_and_its_boot_says_so() {
+    let config = PoolConfig {
+        size: NonZeroUsize::MIN,
+        max_age: Duration::from_secs(600),
+    };
+    let pools = Pools::new(BTreeMap::from([("local".to_owned(), config)]));
+    let world = World::planned(WorldPlan {
+        script: shell("test ! -e made && touch made"),
+        pools: pools.clone(),
+        ..WorldPlan::default()
+    })
+    .await;
+    let mut sandboxes = Vec::new();
+    for is_warm in [false, true, true] {
+        let done = world.run(task(&["test -e made"])).await;
+        assert_eq!(done.reward(), Some(1.0));
+        assert_eq!(done.outcome.stages[0].stage, Stage::Boot);
+        let warm: Vec<bool> = done.outcome.stages.iter().map(|time| time.warm).collect();
+        assert_eq!(warm, [is_warm, false, false, false, false]);
+        sandboxes.push(done.outcome.sandbox.unwrap());
+        while pools.counts()[0].ready == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    sandboxes.sort();
+    sandboxes.dedup();
+    assert_eq!(sandboxes.len(), 3, "none is used twice");
+    pools.close().await;
 }

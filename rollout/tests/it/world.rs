@@ -6,7 +6,9 @@ use dressage_rollout::agents::{
 };
 use dressage_rollout::{Observer, QueueLimits, RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::Owner;
-use dressage_sandbox::{Backend, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
+use dressage_sandbox::{
+    Backend, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Pools, Providers,
+};
 use dressage_tap::{Endpoint, Upstream};
 use dressage_testkit::fault::FaultPlan;
 use dressage_testkit::model::{
@@ -52,6 +54,7 @@ pub struct WorldPlan {
     pub observer: Option<Arc<dyn Observer>>,
     pub recorder: Arc<MemoryRecorder>,
     pub cache_dir: Option<PathBuf>,
+    pub pools: Pools,
 }
 
 pub enum BackendChoice {
@@ -72,6 +75,7 @@ impl Default for WorldPlan {
             observer: None,
             recorder: Arc::default(),
             cache_dir: None,
+            pools: Pools::default(),
         }
     }
 }
@@ -165,6 +169,7 @@ impl World {
             cache_dir,
             tap_binary: tap_binary(),
             labels: BTreeMap::new(),
+            pools: plan.pools,
             limits: plan.limits.unwrap_or_else(|| QueueLimits::of(plan.concurrency)),
             observer: plan.observer,
         });

@@ -101,6 +101,16 @@ impl HeldLease {
         lease.write(self.owner.data_dir())
     }
 
+    /// Has the lease carry other labels, unless it was removed. Blocks: it syncs.
+    pub(crate) fn relabel(&self, labels: BTreeMap<String, String>) -> Result<(), LeaseError> {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.cleared.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        lease.labels = labels;
+        lease.write(self.owner.data_dir())
+    }
+
     /// Removes the lease, once the provider has confirmed that nothing is there.
     pub(crate) fn clear(&self) -> Result<(), LeaseError> {
         self.lease().clear(self.owner.data_dir())?;

@@ -4,6 +4,7 @@ use super::machine::{As, Machine, MachineError, Program};
 use super::programs::{RemoteProcess, can_start, program};
 use super::provider::Provider;
 use super::scripts;
+use crate::backends::off_the_runtime;
 use crate::lease::{HeldLease, LeaseError};
 use crate::{Channel, Command, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -399,6 +400,16 @@ impl Sandbox for RemoteSandbox {
             .script("renew", scripts::FRESH, &fresh, As::User)
             .await?;
         Ok(Separation::None)
+    }
+
+    async fn relabel(&self, labels: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        let (end, labels) = (Arc::clone(&self.end), labels.clone());
+        off_the_runtime("label a lease", move || end.lease.relabel(labels))
+            .await?
+            .map_err(|source| SandboxError::Lease {
+                id: self.inside.id,
+                source,
+            })
     }
 
     async fn kill(&self) -> Result<(), SandboxError> {

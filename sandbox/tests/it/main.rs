@@ -31,6 +31,9 @@ mod limits;
 /// Leases, owners, kill, cancel, kill -9, lifetimes.
 mod life;
 
+/// Sandboxes that are ready before they are asked for.
+mod pool;
+
 /// What verify gets after an agent.
 mod separation;
 

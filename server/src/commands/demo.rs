@@ -11,6 +11,7 @@ use crate::terminal::{Escapes, FAINT, GOOD, NOTE, STRONG, duration, styled};
 use crate::workspace::Context;
 use dressage_rollout::RolloutRequest;
 use dressage_rollout::presets::PRESETS;
+use dressage_sandbox::Pools;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::RolloutOutcome;
 use dressage_wire::task::{CaptureMode, Mode, Placement};
@@ -48,7 +49,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let workspace = context.open().await?;
     let backend = workspace.backend(&arguments.sandbox)?;
     let (upstream, scripted) = connect(Chosen::Demo).await?;
-    let supervisor = workspace.supervisor(context, 1);
+    let supervisor = workspace.supervisor(context, 1, Pools::default());
     let interrupted = interrupt::listen(&supervisor, &context.terminal)
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
 

@@ -6,6 +6,7 @@ use crate::exit::Exit;
 use crate::interrupt;
 use crate::mcp::Mcp;
 use crate::service::{ClientBaseUrl, Service, ServiceConfig};
+use crate::warm::{self, WarmArguments};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
 use rmcp::ServiceExt;
@@ -50,6 +51,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         limits: QueueLimits::of(arguments.concurrency.max(1)),
         // Whoever started this program may use what its environment holds.
         client_base_url: ClientBaseUrl::Any,
+        pools: warm::pools(&WarmArguments::default(), context)?,
     };
     let service = Service::start(Arc::new(context.clone()), config).await?;
     let stop = interrupt::listen_serving(service.supervisor(), GRACE, &context.terminal)

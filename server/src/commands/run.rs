@@ -21,6 +21,7 @@ use crate::output;
 use crate::progress::{Detail, Progress};
 use crate::render;
 use crate::terminal::{BAD, Escapes, STRONG, styled};
+use crate::warm;
 use crate::workspace::{Context, Workspace, chain};
 use dressage_rollout::{RolloutRequest, SubmitError, Supervisor};
 use dressage_sandbox::Backend;
@@ -59,6 +60,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     for task in &tasks {
         check_agent(context, task)?;
     }
+    let pools = warm::pools(&arguments.warm, context)?;
     let workspace = context.open().await?;
     let sandbox = arguments
         .sandbox
@@ -83,7 +85,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         .or(context.config.defaults.concurrency)
         .unwrap_or(DEFAULT_CONCURRENCY)
         .max(1);
-    let supervisor = workspace.supervisor(context, concurrency);
+    let supervisor = workspace.supervisor(context, concurrency, pools.clone());
     let interrupted = interrupt::listen(&supervisor, &context.terminal)
         .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
     let total = tasks.len() as u64 * u64::from(arguments.samples);
@@ -113,6 +115,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     batch.admit(tasks, concurrency).await?;
     let tally = batch.drain().await?;
     supervisor.drained().await;
+    pools.close().await;
     workspace.store.close().await;
     if let Some(model) = scripted {
         model.shutdown().await;

@@ -8,6 +8,7 @@ use crate::interrupt;
 use crate::openenv::{EnvMode, PING, Sessions};
 use crate::service::{ClientBaseUrl, Service, ServiceConfig};
 use crate::terminal::{STRONG, styled};
+use crate::warm::{self, WarmArguments};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
 use secrecy::SecretString;
@@ -61,6 +62,8 @@ pub struct Arguments {
     /// At most so many rollouts at once on a backend; repeatable.
     #[arg(long, value_name = "NAME=COUNT", value_parser = limit, help_heading = "Rollouts")]
     pub backend_limit: Vec<(String, usize)>,
+    #[command(flatten)]
+    pub warm: WarmArguments,
     /// At most so many rollouts at once on an endpoint; repeatable.
     #[arg(long, value_name = "NAME=COUNT", value_parser = limit, help_heading = "Rollouts")]
     pub endpoint_limit: Vec<(String, usize)>,
@@ -227,6 +230,7 @@ fn service(
             endpoints: limits(&file.endpoint_limits, &arguments.endpoint_limit),
         },
         client_base_url,
+        pools: warm::pools(&arguments.warm, context)?,
     })
 }
 

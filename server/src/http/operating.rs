@@ -35,6 +35,7 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, ServiceError> {
     let live = app.service.live().borrow().clone();
     let now = metrics::Now {
         live: &live,
+        pools: &app.service.config().pools.counts(),
         queue_limit: app.service.config().limits.waiting,
         sessions: app.openenv.sessions.counts(),
     };

@@ -64,6 +64,14 @@ metrics! {
         "Rollouts that may wait before requests are refused";
     SANDBOXES Gauge "dressage_sandboxes" ["backend"],
         "Rollouts that have a sandbox or are getting one, by backend";
+    WARM Gauge "dressage_warm_sandboxes" ["backend"],
+        "Sandboxes that are ready and not used yet, by backend";
+    WARM_HITS Counter "dressage_warm_hits_total" ["backend"],
+        "Sandboxes that were ready when a rollout asked, by backends that keep some ready";
+    WARM_MISSES Counter "dressage_warm_misses_total" ["backend"],
+        "Sandboxes that had to be made when a rollout asked, by backends that keep some ready";
+    WARM_FAILURES Counter "dressage_warm_failures_total" ["backend"],
+        "Sandboxes that could not be made ready, by backend";
     SUBMITTED Counter "dressage_rollouts_submitted_total" [],
         "Rollouts that were taken, those taken over from a dead server among them";
     ENDED Counter "dressage_rollouts_ended_total" ["ended"],

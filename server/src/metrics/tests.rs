@@ -6,6 +6,13 @@ use std::collections::BTreeSet;
 
 const NOW: Now<'static> = Now {
     live: &[],
+    pools: &[PoolCounts {
+        backend: "local",
+        ready: 3,
+        hits: 5,
+        misses: 2,
+        failures: 1,
+    }],
     queue_limit: 9,
     sessions: (1, 4),
 };
@@ -81,6 +88,10 @@ fn what_happens_is_counted() {
         "dressage_call_flags_total{flag=\"truncated\"} 1",
         "dressage_prefix_breaks_total 1",
         "dressage_queue_limit_rollouts 9",
+        "dressage_warm_sandboxes{backend=\"local\"} 3",
+        "dressage_warm_hits_total{backend=\"local\"} 5",
+        "dressage_warm_misses_total{backend=\"local\"} 2",
+        "dressage_warm_failures_total{backend=\"local\"} 1",
         "dressage_openenv_sessions 1",
         "dressage_http_requests_total{method=\"GET\",route=\"/api/v1/rollouts/{id}\",status=\"200\"} 1",
     ] {

@@ -21,6 +21,9 @@ mod hold;
 /// Servers that end, and the next ones.
 mod restart;
 
+/// Sandboxes that are kept ready.
+mod warm;
+
 /// Sockets.
 mod socket;
 

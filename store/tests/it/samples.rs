@@ -73,6 +73,7 @@ pub fn outcome(id: RolloutId) -> RolloutOutcome {
         stages: vec![StageTime {
             stage: Stage::Boot,
             duration_ms: 30,
+            warm: true,
         }],
         setup: vec![command],
         agent: Some(AgentOutcome {

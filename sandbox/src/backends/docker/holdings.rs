@@ -3,6 +3,7 @@ use crate::SandboxError;
 use crate::lease::{HeldLease, Lease, LeaseError};
 use crate::life::{Belongings, Body, on_a_thread};
 use dressage_wire::ids::SandboxId;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -65,6 +66,10 @@ impl Holdings {
 }
 
 impl Belongings for Holdings {
+    fn relabel(&self, labels: BTreeMap<String, String>) -> Result<(), LeaseError> {
+        self.kept.lease.relabel(labels)
+    }
+
     fn clear(&self) -> Result<(), LeaseError> {
         self.kept.clear()
     }

@@ -1,6 +1,7 @@
 //! What `dressage run` takes.
 
 use crate::endpoints::catalogue_names;
+use crate::warm::WarmArguments;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dressage_rollout::agents::Agents;
 use dressage_sandbox::registry;
@@ -134,6 +135,8 @@ pub struct Arguments {
     /// What the sandbox can reach besides its model.
     #[arg(long, value_name = "POLICY", value_parser = named(NETWORKS), help_heading = "Sandbox")]
     pub network: Option<NetworkPolicy>,
+    #[command(flatten)]
+    pub warm: WarmArguments,
 
     /// Seconds for each setup command.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Limits, over those of the task")]
