@@ -72,8 +72,9 @@ bench: build ## measure, and write docs/benchmarks.md
 fuzz: ## look for bytes that break a parser or a translator, five minutes each; what it finds is kept in fuzz/
 	scripts/fuzz 300
 
+# Nothing in it unwinds: panics abort, and without symbols there is nothing that a backtrace could say.
 static: prepare
-	@RUSTFLAGS="-C target-feature=+crt-static" scripts/pathless cargo build --locked --quiet --profile tap \
+	@RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,--no-eh-frame-hdr" scripts/pathless cargo build --locked --quiet --profile tap \
 		--target $(TRIPLE) --target-dir target/static -p dressage-tap --bin dressage-tap --no-default-features
 
 prepare:

@@ -23,11 +23,11 @@ pub(crate) struct TaskCommand<'a> {
 }
 
 impl TaskCommand<'_> {
-    /// Runs it to its end and tells of it. An error means that the sandbox is gone; what else goes wrong is a result.
+    /// Runs it to its end and tells of it, where it is to be told. An error means that the sandbox is gone; what else goes wrong is a result.
     pub(crate) async fn run(
         self,
         sandbox: &dyn Sandbox,
-        events: &Arc<Events>,
+        events: Option<&Arc<Events>>,
     ) -> Result<CommandResult, SandboxError> {
         let Self {
             stage,
@@ -35,12 +35,17 @@ impl TaskCommand<'_> {
             text,
             command,
         } = self;
-        events.tell(Event::CommandStarted {
+        let tell = |event| {
+            if let Some(events) = events {
+                events.tell(event);
+            }
+        };
+        tell(Event::CommandStarted {
             stage,
             index,
             command: text.into(),
         });
-        let output = Arc::new(Output::new(stage, index, events.clone()));
+        let output = Arc::new(Output::new(stage, index, events.cloned()));
         let exit = sandbox.exec(command, output.clone()).await;
         let mut result = output.result(text);
         match exit {
@@ -56,7 +61,7 @@ impl TaskCommand<'_> {
                 result.stderr = error.to_string();
             }
         }
-        events.tell(Event::CommandEnded {
+        tell(Event::CommandEnded {
             stage,
             index,
             result: result.clone(),
@@ -69,7 +74,7 @@ impl TaskCommand<'_> {
 struct Output {
     stage: Stage,
     index: usize,
-    events: Arc<Events>,
+    events: Option<Arc<Events>>,
     kept: Mutex<Kept>,
 }
 
@@ -81,7 +86,7 @@ struct Kept {
 }
 
 impl Output {
-    fn new(stage: Stage, index: usize, events: Arc<Events>) -> Self {
+    fn new(stage: Stage, index: usize, events: Option<Arc<Events>>) -> Self {
         Self {
             stage,
             index,
@@ -116,9 +121,9 @@ impl OutputSink for Output {
             kept.told = kept.told.saturating_add(bytes.len());
             kept.told <= TOLD_BYTES
         };
-        if tell {
+        if let Some(events) = self.events.as_ref().filter(|_| tell) {
             let text = String::from_utf8_lossy(bytes).into_owned();
-            self.events.tell(Event::CommandOutput {
+            events.tell(Event::CommandOutput {
                 stage: self.stage,
                 index: self.index,
                 stream,

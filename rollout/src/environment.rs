@@ -47,6 +47,7 @@ impl RecordedEnvironment {
 pub(crate) async fn record(
     scope: &Scope,
     sandbox: &dyn Sandbox,
+    stage: Stage,
     timeout: Duration,
 ) -> Result<RecordedEnvironment, Stop> {
     // Startup files may print; what counts comes after the mark.
@@ -65,16 +66,11 @@ pub(crate) async fn record(
     let deadline = Instant::now() + timeout + REPORT_SLACK;
     let running = sandbox.exec(command, output.clone());
     let exit = scope
-        .ask(
-            Stage::Setup,
-            faults::SETUP_ENVIRONMENT_UNREADABLE,
-            deadline,
-            running,
-        )
+        .ask(stage, faults::SETUP_ENVIRONMENT_UNREADABLE, deadline, running)
         .await?;
     let unreadable = |reason: String| {
         let mut fault = faults::SETUP_ENVIRONMENT_UNREADABLE.fault(
-            Some(Stage::Setup),
+            Some(stage),
             "a login shell did not tell its environment after setup",
         );
         fault.causes.push(reason);

@@ -87,6 +87,8 @@ codes! {
         "The agent failed since the model endpoint failed, or answered with something that is not an answer.";
     UPSTREAM_CUT = "upstream_cut", Upstream, true,
         "The agent failed since the model endpoint's reply broke off.";
+    OUTPUTS_REFUSED = "outputs_refused", Agent, true,
+        "What the agent left could not be copied to the fresh sandbox: there is too much of it, or it is nothing that can be copied.";
     VERIFY_FILE_FAILED = "verify_file_failed", Task, false,
         "A verify file of the task could not be written.";
     REWARD_INVALID = "reward_invalid", Task, false,

@@ -57,6 +57,8 @@ pub(crate) struct Report {
     /// Whether the sandbox was ready before it was asked for.
     pub(crate) warm: bool,
     pub(crate) setup: Vec<CommandResult>,
+    /// Whether setup did all that it was to do.
+    pub(crate) set_up: bool,
     /// What verify starts with; recorded at the end of setup.
     pub(crate) environment: Option<RecordedEnvironment>,
     pub(crate) agent: Option<AgentOutcome>,
@@ -78,6 +80,7 @@ impl Report {
             sandbox: None,
             warm: false,
             setup: Vec::new(),
+            set_up: false,
             environment: None,
             agent: None,
             agent_ended: None,

@@ -18,7 +18,7 @@ use dressage_wire::rollout::{Recorder, RecorderError, Remains, RolloutOutcome, S
 use dressage_wire::task::VerifyWhen;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -38,8 +38,9 @@ pub(crate) struct Scope {
     pub(crate) events: Arc<Events>,
     pub(crate) cancel: CancellationToken,
     pub(crate) hurry: CancellationToken,
-    /// There from boot on, so that it is taken down even after a panic.
-    pub(crate) sandbox: OnceLock<Arc<dyn Sandbox>>,
+    /// There from boot on, so that they are taken down even after a panic: the agent's, and where verify has one of its own,
+    /// that.
+    pub(crate) sandboxes: Mutex<Vec<Arc<dyn Sandbox>>>,
 }
 
 /// Runs a rollout in a task of its own: a panic in it is a fault of ours, and leaves a row and no sandbox.
@@ -71,37 +72,37 @@ async fn run(scope: Arc<Scope>) -> RolloutOutcome {
 async fn stages(scope: &Scope, plan: &plan::Plan, recording: &Recording, report: &mut Report) {
     let stage = scope.begin(Stage::Boot);
     let booted = boot::run(scope, plan, report).await;
-    let Some(sandbox) = stage.end(report, booted) else {
+    let Some(mut sandbox) = stage.end(report, booted) else {
         return;
     };
-    let sandbox = &*sandbox;
 
     let stage = scope.begin(Stage::Setup);
-    let set_up = setup::run(scope, sandbox, report).await;
-    let set_up = stage.end(report, set_up).is_some();
+    let set_up = setup::run(scope, &*sandbox, report).await;
+    report.set_up = stage.end(report, set_up).is_some();
 
-    if set_up {
+    if report.set_up {
         let stage = scope.begin(Stage::Agent);
-        let worked = agent::run(scope, plan, sandbox, recording, report).await;
+        let worked = agent::run(scope, plan, &*sandbox, recording, report).await;
         stage.end(report, worked);
     }
 
+    // From here on it may be another sandbox: a fresh one.
     if verdict_is_due(scope, report) && !scope.request.task.verify.is_empty() {
         let stage = scope.begin(Stage::Verify);
-        let verified = verify::run(scope, sandbox, report).await;
+        let verified = verify::run(scope, &mut sandbox, report).await;
         stage.end(report, verified);
     }
 
     if let Some(idle) = scope.request.hold
         && verdict_is_due(scope, report)
     {
-        let held = hold::run(scope, sandbox, idle, report).await;
+        let held = hold::run(scope, &mut sandbox, idle, report).await;
         report.take(held);
     }
 
     if !report.is_cancelled() {
         let stage = scope.begin(Stage::Collect);
-        let collected = collect::run(scope, sandbox, report).await;
+        let collected = collect::run(scope, &*sandbox, report).await;
         stage.end(report, collected);
     }
 }
@@ -114,22 +115,28 @@ fn verdict_is_due(scope: &Scope, report: &Report) -> bool {
     due && !report.is_cancelled()
 }
 
-/// Ends the sandbox, if there is one.
+/// Ends the sandboxes that there are, at the same time.
 async fn take_down(scope: &Scope, report: &mut Report) {
-    let Some(sandbox) = scope.sandbox.get() else {
-        return;
-    };
+    let sandboxes = std::mem::take(&mut *scope.sandboxes());
+    let ending = sandboxes.iter().map(|sandbox| end(scope, &**sandbox));
+    for warning in futures_util::future::join_all(ending).await.into_iter().flatten() {
+        report.warn(warning);
+    }
+}
+
+/// Ends a sandbox; what there is to be said of that.
+async fn end(scope: &Scope, sandbox: &dyn Sandbox) -> Option<String> {
     tokio::select! {
         biased;
-        killed = sandbox.kill() => if let Err(error) = killed {
-            report.warn(format!("sandbox {} could not be taken down: {error}", sandbox.id()));
-        },
+        killed = sandbox.kill() => killed
+            .err()
+            .map(|error| format!("sandbox {} could not be taken down: {error}", sandbox.id())),
         () = scope.hurry.cancelled() => {
-            report.warn(format!("sandbox {} was left to the next sweep in a hurry", sandbox.id()));
+            Some(format!("sandbox {} was left to the next sweep in a hurry", sandbox.id()))
         }
         () = tokio::time::sleep(TAKE_DOWN) => {
-            report.warn(format!("sandbox {} was not gone after {} s and is left to the next sweep",
-                sandbox.id(), TAKE_DOWN.as_secs()));
+            Some(format!("sandbox {} was not gone after {} s and is left to the next sweep",
+                sandbox.id(), TAKE_DOWN.as_secs()))
         }
     }
 }
@@ -180,6 +187,28 @@ pub(crate) struct Begun<'a> {
 }
 
 impl Scope {
+    /// The sandboxes that are to be taken down.
+    fn sandboxes(&self) -> MutexGuard<'_, Vec<Arc<dyn Sandbox>>> {
+        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sandbox that was made for the agent, while it is there.
+    pub(crate) fn agents_sandbox(&self) -> Option<Arc<dyn Sandbox>> {
+        self.sandboxes().first().cloned()
+    }
+
+    /// Has a sandbox taken down at the end, whatever happens until then.
+    pub(crate) fn keep(&self, sandbox: Arc<dyn Sandbox>) {
+        self.sandboxes().push(sandbox);
+    }
+
+    /// Ends a sandbox that nothing needs any more before the end. Where that fails it is tried again then.
+    pub(crate) async fn let_go(&self, sandbox: &dyn Sandbox) {
+        if end(self, sandbox).await.is_none() {
+            self.sandboxes().retain(|kept| kept.id() != sandbox.id());
+        }
+    }
+
     fn begin(&self, stage: Stage) -> Begun<'_> {
         self.events.tell(Event::StageStarted { stage });
         Begun {

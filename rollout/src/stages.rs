@@ -15,6 +15,9 @@ pub(crate) mod setup;
 /// The agent works.
 pub(crate) mod agent;
 
+/// What the agent made is brought into a sandbox that it never was in.
+mod fresh;
+
 /// The task's verify commands run.
 pub(crate) mod verify;
 

@@ -6,11 +6,16 @@ use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
 use dressage_wire::task::NetworkPolicy;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::IpAddr;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+
+/// What is uploaded of a file at once.
+const UPLOAD_PIECE_BYTES: usize = 4 << 20;
 
 /// Makes sandboxes. A backend guarantees that whatever it creates is under a lease before it exists, and that
 /// `delete` works for a sandbox whose process is gone.
@@ -121,6 +126,25 @@ pub trait Sandbox: Send + Sync {
     /// Writes a file; makes its parents. `mode` is that of a new file.
     async fn write_file(&self, path: &str, content: Bytes, mode: u32) -> Result<(), SandboxError>;
 
+    /// Writes a file of what is in one of this machine, from its start: in pieces, since it may be larger than memory. Makes its
+    /// parents. Whoever else looks meanwhile may see a part of it.
+    async fn upload(&self, path: &str, content: Arc<File>, mode: u32) -> Result<(), SandboxError> {
+        let mut at = 0;
+        loop {
+            let piece = read_piece(&content, at).await?;
+            let length = piece.len();
+            if at == 0 {
+                self.write_file(path, piece, mode).await?;
+            } else if length > 0 {
+                append(self, path, piece).await?;
+            }
+            at += length as u64;
+            if length < UPLOAD_PIECE_BYTES {
+                return Ok(());
+            }
+        }
+    }
+
     /// Reads a regular file; links are not followed in the last part of the path. More than `limit` bytes is
     /// [`SandboxError::TooLarge`].
     async fn read_file(&self, path: &str, limit: u64) -> Result<Bytes, SandboxError>;
@@ -150,6 +174,57 @@ pub trait Sandbox: Send + Sync {
 
     /// Ends the sandbox and everything in it. Idempotent.
     async fn kill(&self) -> Result<(), SandboxError>;
+}
+
+/// A piece of a file, shorter than others at its end only.
+async fn read_piece(file: &Arc<File>, at: u64) -> Result<Bytes, SandboxError> {
+    let file = Arc::clone(file);
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut piece = vec![0; UPLOAD_PIECE_BYTES];
+        let mut length = 0;
+        while let Some(room) = piece.get_mut(length..).filter(|room| !room.is_empty()) {
+            match file.read_at(room, at + length as u64)? {
+                0 => break,
+                count => length += count,
+            }
+        }
+        piece.truncate(length);
+        Ok(Bytes::from(piece))
+    });
+    let read: std::io::Result<Bytes> = reading
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    read.map_err(|source| SandboxError::Operation {
+        operation: "read",
+        object: "a file to be uploaded".into(),
+        message: source.to_string(),
+        errno: source.raw_os_error(),
+    })
+}
+
+/// Adds to a file that is there.
+async fn append<S: Sandbox + ?Sized>(sandbox: &S, path: &str, piece: Bytes) -> Result<(), SandboxError> {
+    struct Unheard;
+    impl OutputSink for Unheard {
+        fn write(&self, _: OutputStream, _: &[u8]) {}
+    }
+    let command = Command {
+        argv: ["sh", "-c", r#"cat >>"$1""#, "dressage", path]
+            .map(str::to_owned)
+            .into(),
+        stdin: piece,
+        ..Command::default()
+    };
+    let exit = sandbox.exec(command, Arc::new(Unheard)).await?;
+    match exit.code {
+        0 => Ok(()),
+        code => Err(SandboxError::Operation {
+            operation: "write",
+            object: path.to_owned(),
+            message: format!("exit code {code} of a program that adds to it"),
+            errno: None,
+        }),
+    }
 }
 
 /// A byte stream to the inside of a sandbox. What comes out of it is untrusted.

@@ -51,6 +51,12 @@ mod launch;
 /// What backends at providers share.
 mod remote;
 
+/// Archives that come out of sandboxes.
+pub mod archive;
+
+/// What is taken out of one sandbox and put into another.
+pub mod outputs;
+
 /// Makes directories anew in homes that agents have had.
 mod fresh;
 

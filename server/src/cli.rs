@@ -101,6 +101,8 @@ pub enum Command {
     Doctor(commands::doctor::Arguments),
     /// List or install agents.
     Agents(commands::agents::Arguments),
+    /// List sandboxes, or end those that dead processes left.
+    Sandboxes(commands::sandboxes::Arguments),
     /// Write a completion script for a shell.
     Completions(commands::completions::Arguments),
     /// Write a page of docs/ that is made from the source.

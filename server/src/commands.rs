@@ -33,6 +33,9 @@ pub mod doctor;
 /// `dressage agents`.
 pub mod agents;
 
+/// `dressage sandboxes`.
+pub mod sandboxes;
+
 /// `dressage completions`.
 pub mod completions;
 

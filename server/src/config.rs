@@ -3,7 +3,7 @@
 use crate::error::nearest;
 use crate::service::ClientBaseUrl;
 use dressage_wire::sampling::Sampling;
-use dressage_wire::task::CaptureMode;
+use dressage_wire::task::{CaptureMode, VerifyIn};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -79,6 +79,8 @@ pub struct Defaults {
     pub endpoint: Option<String>,
     /// As `--sandbox`.
     pub sandbox: Option<String>,
+    /// As `--verify-in`.
+    pub verify_in: Option<VerifyIn>,
     /// As `--concurrency`.
     pub concurrency: Option<usize>,
     /// As `--warm`.
@@ -216,6 +218,12 @@ pub const KEYS: &[Key] = &[
         "sandbox",
         "\"local\"",
         "sandbox backend used without `--sandbox`; default `local`",
+    ),
+    key(
+        "defaults",
+        "verify_in",
+        "\"fresh\"",
+        "where tasks that do not say are verified: `same` is the agent's sandbox, `fresh` a second one; default `same`",
     ),
     key(
         "defaults",

@@ -57,6 +57,7 @@ use dressage_tap::Upstream;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::probe::ProbeReport;
 use dressage_wire::rollout::{Recorder, RolloutOutcome};
+use dressage_wire::task::VerifyIn;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -71,6 +72,8 @@ const LAST_TRACES: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 pub struct ServiceConfig {
     /// The backend of specs that name none.
     pub backend: String,
+    /// Where rollouts are verified whose task does not say.
+    pub verify_in: Option<VerifyIn>,
     /// Backends that share this machine's loopback and may be used all the same.
     pub shared: BTreeSet<&'static str>,
     /// How many rollouts run and wait.

@@ -18,7 +18,7 @@ mod parse;
 /// What a task may ask for.
 mod validate;
 
-pub use choices::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyWhen};
+pub use choices::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyIn, VerifyWhen};
 pub use content::{ContentError, FileContent};
 pub use parse::TaskError;
 pub use parts::{AgentSpec, Limits, McpServer, RewardRange};
@@ -72,6 +72,13 @@ pub struct Task {
     pub reward: RewardRange,
     /// Whether verify runs where setup or the agent failed.
     pub verify_when: VerifyWhen,
+    /// Where verify runs; where nobody says, in the agent's own sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify_in: Option<VerifyIn>,
+    /// What is copied into a fresh sandbox for verify: paths, absolute or relative to the working directory, which is copied
+    /// where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
     /// The caller's own data, stored and exported as it is.
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }

@@ -284,6 +284,12 @@ def test_a_timeout_can_be_verified_where_that_is_asked_for(fake: FakeServer) -> 
     assert session.wait_for_completion() == 0
 
 
+def test_the_verifier_judges_in_a_fresh_sandbox_where_that_is_asked_for(fake: FakeServer) -> None:
+    fake.on("POST", R, reply(202, **TAKEN)).on("GET", f"{R}/r1", reply(**AGENT))
+    factory(fake, verify_in="fresh").create("x")
+    assert fake.sent("POST", R)[0]["task"]["verify_in"] == "fresh"
+
+
 def test_a_hold_after_a_failed_setup_is_no_success(fake: FakeServer) -> None:
     session = started(fake, HELD, verify_when="always")
     told = [event(0, "stage_ended", stage="setup", duration_ms=1), event(1, "held", until_unix_ms=9)]

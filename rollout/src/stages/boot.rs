@@ -7,7 +7,7 @@ use crate::run::{Cut, Scope};
 use dressage_sandbox::{Asset, Booted, Sandbox, SandboxError, SandboxSpec, Size};
 use dressage_wire::event::Stage;
 use dressage_wire::ids::SandboxId;
-use dressage_wire::task::{Limits, Mode, Placement};
+use dressage_wire::task::{Mode, Placement, Task};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,18 +21,24 @@ const SPARE_LIFETIME: Duration = Duration::from_secs(300);
 
 /// Makes the sandbox, or takes one that is ready. The lease on it is the backend's, and is there before it is.
 pub(crate) async fn run(scope: &Scope, plan: &Plan, report: &mut Report) -> Result<Arc<dyn Sandbox>, Stop> {
+    let mut spec = bare_spec(scope);
+    fill(&mut spec, scope, plan);
+    report.sandbox = Some(spec.id);
+    let booted = make(scope, spec, Stage::Boot).await?;
+    report.sandbox = Some(booted.sandbox.id());
+    report.warm = booted.warm;
+    Ok(booted.sandbox)
+}
+
+/// Makes a sandbox, or takes one that is ready. It will be taken down at the end whatever happens until then.
+pub(super) async fn make(scope: &Scope, spec: SandboxSpec, stage: Stage) -> Result<Booted, Stop> {
     let limits = &scope.request.task.limits;
     let deadline = Instant::now() + seconds(limits.boot_timeout_s);
-    let spec = spec(scope, plan);
-    report.sandbox = Some(spec.id);
     let asked = scope.pools.create(&scope.request.backend, spec);
     match scope.until(deadline, asked).await {
-        Ok(Ok(Booted { sandbox, warm })) => {
-            report.sandbox = Some(sandbox.id());
-            report.warm = warm;
-            // Set once only: there is one boot in a rollout.
-            _ = scope.sandbox.set(sandbox.clone());
-            Ok(sandbox)
+        Ok(Ok(booted)) => {
+            scope.keep(booted.sandbox.clone());
+            Ok(booted)
         }
         Ok(Err(error)) => {
             let code = match error {
@@ -41,39 +47,40 @@ pub(crate) async fn run(scope: &Scope, plan: &Plan, report: &mut Report) -> Resu
                 | SandboxError::UnknownBackend { .. } => faults::SANDBOX_UNAVAILABLE,
                 _ => faults::SANDBOX_BOOT_FAILED,
             };
-            Err(Stop::sandbox(Stage::Boot, code, &error))
+            Err(Stop::sandbox(stage, code, &error))
         }
         Err(Cut::Cancelled) => Err(Stop::Cancelled),
         Err(Cut::Deadline) => {
             let message = format!("sandbox was not there after {} s", limits.boot_timeout_s);
-            Err(faults::SANDBOX_BOOT_TIMEOUT
-                .fault(Some(Stage::Boot), message)
-                .into())
+            Err(faults::SANDBOX_BOOT_TIMEOUT.fault(Some(stage), message).into())
         }
     }
 }
 
-fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
+/// Adds what an agent needs.
+fn fill(spec: &mut SandboxSpec, scope: &Scope, plan: &Plan) {
+    let request = &scope.request;
+    let program = plan.installed.directory.iter().map(|directory| Asset {
+        name: AGENT_ASSET.into(),
+        host_path: directory.clone(),
+    });
+    spec.assets.extend(program);
+    match (request.mode, request.placement) {
+        (Mode::TransparentProxy, Placement::Relay) => spec.relay_port = Some(RELAY_PORT),
+        (Mode::TransparentProxy, Placement::InSandbox) => spec.assets.push(Asset {
+            name: TAP_ASSET.into(),
+            host_path: scope.tap_binary.clone(),
+        }),
+        _ => {}
+    }
+}
+
+/// What a sandbox of the rollout is without an agent.
+pub(super) fn bare_spec(scope: &Scope) -> SandboxSpec {
     let request = &scope.request;
     let limits = &request.task.limits;
     let mut labels = scope.labels.clone();
     labels.insert("dressage.rollout".into(), request.id.to_string());
-    let relayed = request.mode == Mode::TransparentProxy && request.placement == Placement::Relay;
-    let mut assets: Vec<_> = plan
-        .installed
-        .directory
-        .iter()
-        .map(|directory| Asset {
-            name: AGENT_ASSET.into(),
-            host_path: directory.clone(),
-        })
-        .collect();
-    if request.mode == Mode::TransparentProxy && request.placement == Placement::InSandbox {
-        assets.push(Asset {
-            name: TAP_ASSET.into(),
-            host_path: scope.tap_binary.clone(),
-        });
-    }
     SandboxSpec {
         id: SandboxId::new(),
         image: request.image.clone().or_else(|| request.task.image.clone()),
@@ -87,15 +94,11 @@ fn spec(scope: &Scope, plan: &Plan) -> SandboxSpec {
             cpus: limits.cpus,
             pids: limits.pids,
         },
-        assets,
+        assets: Vec::new(),
         labels,
-        lifetime: lifetime(
-            &request.task.limits,
-            request.task.setup.len(),
-            request.task.verify.len(),
-        )
-        .saturating_add(request.hold.map_or(Duration::ZERO, |_| hold::LONGEST)),
-        relay_port: relayed.then_some(RELAY_PORT),
+        lifetime: lifetime(&request.task)
+            .saturating_add(request.hold.map_or(Duration::ZERO, |_| hold::LONGEST)),
+        relay_port: None,
     }
 }
 
@@ -111,16 +114,20 @@ fn dockerfile(request: &RolloutRequest) -> Option<String> {
 }
 
 /// The sum of all deadlines, and some more.
-fn lifetime(limits: &Limits, setup: usize, verify: usize) -> Duration {
+fn lifetime(task: &Task) -> Duration {
+    let limits = &task.limits;
     let commands = |count: usize, timeout_s: f64| {
         seconds(timeout_s).saturating_mul(u32::try_from(count + 1).unwrap_or(u32::MAX))
     };
+    // Once to take them, and once to put them where verify is.
+    let copies = commands(task.outputs.len(), limits.collect_timeout_s).saturating_mul(2);
     [
         seconds(limits.boot_timeout_s),
-        commands(setup, limits.setup_timeout_s),
+        commands(task.setup.len(), limits.setup_timeout_s),
         seconds(limits.agent_timeout_s),
-        commands(verify, limits.verify_timeout_s),
+        commands(task.verify.len(), limits.verify_timeout_s),
         seconds(limits.collect_timeout_s),
+        copies,
     ]
     .into_iter()
     .fold(SPARE_LIFETIME, Duration::saturating_add)

@@ -24,12 +24,13 @@ pub(crate) async fn write(
     scope: &Scope,
     sandbox: &dyn Sandbox,
     when: When,
+    stage: Stage,
     timeout: Duration,
 ) -> Result<(), Stop> {
     let task = &scope.request.task;
-    let (stage, files, code) = match when {
-        When::Setup => (Stage::Setup, &task.files, faults::SETUP_FILE_FAILED),
-        When::Verify => (Stage::Verify, &task.verify_files, faults::VERIFY_FILE_FAILED),
+    let (files, code) = match when {
+        When::Setup => (&task.files, faults::SETUP_FILE_FAILED),
+        When::Verify => (&task.verify_files, faults::VERIFY_FILE_FAILED),
     };
     let deadline = Instant::now() + timeout;
     for (path, content) in files {

@@ -12,6 +12,7 @@ use dressage_wire::event::{Event, ReleasedBy, Stage};
 use dressage_wire::reward::{self, CommandResult, Reward, RewardSource, Separation};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
@@ -36,14 +37,16 @@ const MAX_EVIDENCE: usize = 64;
 /// as for it. A hold that nobody ends is no failure: what verify said stands.
 pub(crate) async fn run(
     scope: &Scope,
-    sandbox: &dyn Sandbox,
+    sandbox: &mut Arc<dyn Sandbox>,
     idle: Duration,
     report: &mut Report,
 ) -> Result<(), Stop> {
-    let separation = match &report.reward {
-        Some(reward) => reward.separation,
-        None => verify::prepare(scope, sandbox).await?,
+    let verified = report.reward.as_ref().map(|reward| reward.separation);
+    let separation = match verified {
+        Some(separation) => separation,
+        None => verify::prepare(scope, sandbox, report).await?,
     };
+    let sandbox = &**sandbox;
     let bench = Bench {
         scope,
         sandbox,
@@ -269,7 +272,7 @@ impl Bench<'_> {
             text: &held.command,
             command,
         };
-        let run = command.run(self.sandbox, &self.scope.events);
+        let run = command.run(self.sandbox, Some(&self.scope.events));
         self.within(timeout + REPORT_SLACK, run).await
     }
 

@@ -8,6 +8,7 @@ use dressage_tap::endpoint::ProxyPolicy;
 use dressage_wire::call::DialectName;
 use dressage_wire::rollout::RolloutStart;
 use dressage_wire::task::{Limits, Mode, NetworkPolicy, Placement, Task};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Home in every sandbox; where a backend's is elsewhere it makes a link there.
@@ -115,6 +116,14 @@ fn supported(scope: &Scope, agent: &dyn Agent) -> Result<(), Stop> {
             "use sandbox local, or write paths relative to the working directory or with $HOME",
         );
     }
+    if let Some(output) = request.task.outputs.iter().find(|output| holds_home(output)) {
+        return refuse(
+            format!(
+                "output `{output}` is the home of the sandbox, or what that is in, and cannot be replaced"
+            ),
+            "name what is in the home: the working directory is copied where `outputs` is left out",
+        );
+    }
     match (request.mode, request.placement) {
         (Mode::BlackBox, _) if !open => refuse(
             "mode black_box needs a network, since the agent itself talks to the endpoint".into(),
@@ -163,6 +172,11 @@ fn supported(scope: &Scope, agent: &dyn Agent) -> Result<(), Stop> {
     }
 }
 
+/// Whether an absolute path is the home or above it.
+fn holds_home(path: &str) -> bool {
+    path.starts_with('/') && Path::new(HOME).starts_with(path)
+}
+
 /// Whether an endpoint is no more than a URL and a key.
 fn plain(endpoint: &Endpoint) -> bool {
     let direct = match &endpoint.proxy {
@@ -197,6 +211,7 @@ fn names_home(task: &Task) -> bool {
         .chain(&task.verify)
         .chain(task.files.keys())
         .chain(task.verify_files.keys())
+        .chain(&task.outputs)
         .chain(&task.turns)
         .chain(task.env.values())
         .chain(task.agent.env.values());

@@ -2,7 +2,7 @@ use super::boot::seconds;
 use super::files::{self, When};
 use super::plan::working_directory;
 use crate::command::TaskCommand;
-use crate::environment;
+use crate::environment::{self, RecordedEnvironment};
 use crate::faults;
 use crate::report::{Report, Stop};
 use crate::run::Scope;
@@ -20,15 +20,42 @@ pub(crate) const REPORT_SLACK: Duration = Duration::from_secs(15);
 /// what environment a login shell has: the agent starts with it, and verify gets exactly it. The first command that
 /// fails ends the stage.
 pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Report) -> Result<(), Stop> {
+    let mut done = Done::default();
+    let result = set_up(scope, sandbox, Stage::Setup, &mut done).await;
+    report.setup = done.results;
+    report.environment = done.environment;
+    result
+}
+
+/// Does the same in a fresh sandbox, for verify, whose environment is that of this one then. It is not told of, and what comes
+/// of the commands is kept only where one fails. Where setup failed the first time it may fail again.
+pub(super) async fn again(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Report) -> Result<(), Stop> {
+    let mut done = Done::default();
+    let result = set_up(scope, sandbox, Stage::Verify, &mut done).await;
+    report.environment = done.environment;
+    match result {
+        Err(Stop::Failed(_)) if !report.set_up => Ok(()),
+        result => result,
+    }
+}
+
+/// What came of it.
+#[derive(Default)]
+struct Done {
+    results: Vec<CommandResult>,
+    environment: Option<RecordedEnvironment>,
+}
+
+async fn set_up(scope: &Scope, sandbox: &dyn Sandbox, stage: Stage, done: &mut Done) -> Result<(), Stop> {
     let task = &scope.request.task;
     let timeout = seconds(task.limits.setup_timeout_s);
-    files::write(scope, sandbox, When::Setup, timeout).await?;
-    let commands = commands(scope, sandbox, report, timeout).await;
+    files::write(scope, sandbox, When::Setup, stage, timeout).await?;
+    let commands = commands(scope, sandbox, stage, &mut done.results, timeout).await;
     // After a failure the environment is of use only where verify runs all the same.
     if commands.is_ok() || task.verify_when == VerifyWhen::Always {
-        let recorded = environment::record(scope, sandbox, timeout).await;
+        let recorded = environment::record(scope, sandbox, stage, timeout).await;
         match (recorded, &commands) {
-            (Ok(environment), _) => report.environment = Some(environment),
+            (Ok(environment), _) => done.environment = Some(environment),
             (Err(stop), Ok(())) => return Err(stop),
             // The command's failure is the one to tell.
             (Err(_), Err(_)) => {}
@@ -40,10 +67,13 @@ pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Repor
 async fn commands(
     scope: &Scope,
     sandbox: &dyn Sandbox,
-    report: &mut Report,
+    stage: Stage,
+    results: &mut Vec<CommandResult>,
     timeout: Duration,
 ) -> Result<(), Stop> {
     let commands = &scope.request.task.setup;
+    // Commands of one stage are told by their numbers, and verify has its own.
+    let events = (stage == Stage::Setup).then_some(&scope.events);
     for (index, text) in commands.iter().enumerate() {
         let command = Command {
             argv: vec!["bash".into(), "-l".into(), "-c".into(), text.clone()],
@@ -52,18 +82,18 @@ async fn commands(
             ..Command::default()
         };
         let command = TaskCommand {
-            stage: Stage::Setup,
+            stage,
             index,
             text,
             command,
         };
         let deadline = Instant::now() + timeout + REPORT_SLACK;
-        let running = command.run(sandbox, &scope.events);
+        let running = command.run(sandbox, events);
         let result = scope
-            .ask(Stage::Setup, faults::SANDBOX_OPERATION_FAILED, deadline, running)
+            .ask(stage, faults::SANDBOX_OPERATION_FAILED, deadline, running)
             .await?;
-        let fault = failure(&result, index, commands.len());
-        report.setup.push(result);
+        let fault = failure(&result, stage, index, commands.len());
+        results.push(result);
         if let Some(stop) = fault {
             return Err(stop);
         }
@@ -71,7 +101,7 @@ async fn commands(
     Ok(())
 }
 
-fn failure(result: &CommandResult, index: usize, count: usize) -> Option<Stop> {
+fn failure(result: &CommandResult, stage: Stage, index: usize, count: usize) -> Option<Stop> {
     if result.exit_code == 0 {
         return None;
     }
@@ -81,21 +111,20 @@ fn failure(result: &CommandResult, index: usize, count: usize) -> Option<Stop> {
         (true, _) => {
             let seconds = result.duration_ms / 1000;
             faults::SETUP_TIMEOUT.fault(
-                Some(Stage::Setup),
+                Some(stage),
                 format!("{place} was killed at its deadline after {seconds} s: {text}"),
             )
         }
         (false, Some(signal)) => faults::SETUP_COMMAND_FAILED.fault(
-            Some(Stage::Setup),
+            Some(stage),
             format!("{place} was ended by signal {signal}: {text}"),
         ),
         // No program ends with such a code: there was none. The cause is told as its errors.
-        (false, None) if result.exit_code < 0 => faults::SETUP_COMMAND_FAILED.fault(
-            Some(Stage::Setup),
-            format!("{place} could not be started: {text}"),
-        ),
+        (false, None) if result.exit_code < 0 => {
+            faults::SETUP_COMMAND_FAILED.fault(Some(stage), format!("{place} could not be started: {text}"))
+        }
         (false, None) => faults::SETUP_COMMAND_FAILED.fault(
-            Some(Stage::Setup),
+            Some(stage),
             format!("{place} exited with code {}: {text}", result.exit_code),
         ),
     };

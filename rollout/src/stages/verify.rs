@@ -1,5 +1,6 @@
 use super::boot::seconds;
 use super::files::{self, When};
+use super::fresh;
 use super::plan::working_directory;
 use super::setup::REPORT_SLACK;
 use crate::command::TaskCommand;
@@ -9,7 +10,9 @@ use crate::run::Scope;
 use dressage_sandbox::{Command, Sandbox, SandboxError};
 use dressage_wire::event::{Event, Stage};
 use dressage_wire::reward::{self, CommandResult, OverrideError, Reward, RewardSource, Separation};
+use dressage_wire::task::VerifyIn;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -18,8 +21,13 @@ use tokio::time::Instant;
 /// Before the first command the agent's processes are dead, `/tmp` and `<home>/logs/verifier` are new, and only then
 /// are the verify files written. Each command runs in a shell that reads no startup file, with the environment that
 /// was recorded before there was an agent.
-pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Report) -> Result<(), Stop> {
-    let separation = prepare(scope, sandbox).await?;
+pub(crate) async fn run(
+    scope: &Scope,
+    sandbox: &mut Arc<dyn Sandbox>,
+    report: &mut Report,
+) -> Result<(), Stop> {
+    let separation = prepare(scope, sandbox, report).await?;
+    let sandbox = &**sandbox;
     let mut results = Vec::new();
     let ran = commands(scope, sandbox, report, &mut results).await;
     let value = match ran {
@@ -47,8 +55,17 @@ fn directory(sandbox: &dyn Sandbox) -> String {
     format!("{}/logs/verifier", sandbox.home())
 }
 
-/// Leaves behind what the agent left, and writes the verify files.
-pub(super) async fn prepare(scope: &Scope, sandbox: &dyn Sandbox) -> Result<Separation, Stop> {
+/// Leaves behind what the agent left, and writes the verify files. What comes next is in another sandbox where that is asked for.
+pub(super) async fn prepare(
+    scope: &Scope,
+    place: &mut Arc<dyn Sandbox>,
+    report: &mut Report,
+) -> Result<Separation, Stop> {
+    let is_fresh = scope.request.task.verify_in == Some(VerifyIn::Fresh);
+    if is_fresh {
+        *place = fresh::instead_of(scope, &**place, report).await?;
+    }
+    let sandbox = &**place;
     let timeout = seconds(scope.request.task.limits.verify_timeout_s);
     let deadline = Instant::now() + timeout + REPORT_SLACK;
     let directories = [directory(sandbox)];
@@ -61,8 +78,8 @@ pub(super) async fn prepare(scope: &Scope, sandbox: &dyn Sandbox) -> Result<Sepa
             separating,
         )
         .await?;
-    files::write(scope, sandbox, When::Verify, timeout).await?;
-    Ok(separation)
+    files::write(scope, sandbox, When::Verify, Stage::Verify, timeout).await?;
+    Ok(if is_fresh { Separation::Fresh } else { separation })
 }
 
 /// Runs shell commands apart from what the agent left in startup files and environment.
@@ -115,7 +132,7 @@ async fn commands(
             command,
         };
         let deadline = Instant::now() + timeout + REPORT_SLACK;
-        let running = command.run(sandbox, &scope.events);
+        let running = command.run(sandbox, Some(&scope.events));
         let result = scope
             .ask(Stage::Verify, faults::SANDBOX_OPERATION_FAILED, deadline, running)
             .await?;

@@ -10,7 +10,7 @@ use dressage_wire::event::Event;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::RolloutOutcome;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -218,7 +218,7 @@ impl Dispatcher {
             events,
             cancel,
             hurry: self.hurry.clone(),
-            sandbox: OnceLock::new(),
+            sandboxes: Mutex::default(),
             request,
         };
         self.tasks.spawn(async move {

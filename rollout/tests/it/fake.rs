@@ -7,6 +7,7 @@ use dressage_wire::event::OutputStream;
 use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::DuplexStream;
@@ -32,6 +33,24 @@ pub enum Trouble {
     KillHangs,
     /// Setup panics inside the sandbox's own code.
     PanicsAtSetup,
+    /// The agent's sandbox is gone when its outputs are to be taken.
+    GoneAtTaking,
+    /// Its outputs are no archive.
+    NoArchive,
+    /// Its outputs are an archive that would write where it is not to.
+    HostileArchive,
+    /// Taking its outputs never ends.
+    TakingHangs,
+    /// Putting them never ends.
+    PuttingHangs,
+    /// The second sandbox cannot be made.
+    SecondFails,
+    /// The second is never there.
+    SecondHangs,
+    /// Setup fails in the second.
+    SecondSetupFails,
+    /// The second is gone when outputs are put into it.
+    GoneAtPutting,
 }
 
 /// A backend whose sandboxes are a list of what was asked of them.
@@ -40,6 +59,7 @@ pub struct FakeBackend {
     pub trouble: Trouble,
     /// What was asked, in order.
     pub log: Arc<Mutex<Vec<String>>>,
+    made: AtomicUsize,
 }
 
 impl FakeBackend {
@@ -47,6 +67,7 @@ impl FakeBackend {
         Arc::new(Self {
             trouble,
             log: Arc::default(),
+            made: AtomicUsize::new(0),
         })
     }
 
@@ -57,6 +78,7 @@ impl FakeBackend {
 
 struct FakeSandbox {
     id: SandboxId,
+    number: usize,
     trouble: Trouble,
     log: Arc<Mutex<Vec<String>>>,
     assets: Vec<Asset>,
@@ -75,8 +97,11 @@ impl Backend for FakeBackend {
 
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         self.log.lock().unwrap().push("create".into());
+        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         match self.trouble {
-            Trouble::CreateFails => {
+            Trouble::CreateFails | Trouble::SecondFails
+                if number == 2 || self.trouble == Trouble::CreateFails =>
+            {
                 let source = Some(std::io::Error::other("no space left on device"));
                 return Err(SandboxError::Create {
                     step: "home".into(),
@@ -84,10 +109,12 @@ impl Backend for FakeBackend {
                 });
             }
             Trouble::CreateHangs => std::future::pending().await,
+            Trouble::SecondHangs if number == 2 => std::future::pending().await,
             _ => {}
         }
         Ok(Arc::new(FakeSandbox {
             id: spec.id,
+            number,
             trouble: self.trouble,
             log: self.log.clone(),
             assets: spec.assets,
@@ -148,11 +175,16 @@ impl Sandbox for FakeSandbox {
             ["bash", "-l", "-c", text] if text.contains("env -0") => "environment",
             ["bash", "-l", "-c", _] => "setup",
             ["bash", "--noprofile", "--norc", "-c", _] => "verify",
+            ["sh", "-c", script, ..] if script.contains("exec tar") => "take",
+            ["sh", "-c", script, ..] if script.contains("rm -rf") => "put",
             _ => "agent",
         };
         match (self.trouble, kind) {
             (Trouble::PanicsAtSetup, "setup") => panic!("a backend with a bug"),
-            (Trouble::GoneAtAgent, "agent") | (Trouble::GoneAtVerify, "verify") => return Err(self.gone()),
+            (Trouble::GoneAtAgent, "agent")
+            | (Trouble::GoneAtVerify, "verify")
+            | (Trouble::GoneAtTaking, "take")
+            | (Trouble::GoneAtPutting, "put") => return Err(self.gone()),
             _ => {}
         }
         match kind {
@@ -172,8 +204,27 @@ impl Sandbox for FakeSandbox {
             }
             kind => self.note(format!("{kind} {last}")),
         }
-        let hangs = self.trouble == Trouble::Unresponsive && kind != "environment";
-        Ok(Box::new(FakeProcess { hangs }))
+        let hangs = match self.trouble {
+            Trouble::Unresponsive => kind != "environment",
+            Trouble::TakingHangs => kind == "take",
+            Trouble::PuttingHangs => kind == "put",
+            _ => false,
+        };
+        let code = match (self.trouble, kind) {
+            (Trouble::NoArchive, "take") => {
+                output.write(OutputStream::Stdout, b"no archive\n");
+                0
+            }
+            (Trouble::HostileArchive, "take") => {
+                output.write(OutputStream::Stdout, &hostile());
+                0
+            }
+            // Nothing is there.
+            (_, "take") => 44,
+            (Trouble::SecondSetupFails, "setup") if self.number == 2 => 5,
+            _ => 0,
+        };
+        Ok(Box::new(FakeProcess { hangs, code }))
     }
 
     async fn write_file(&self, path: &str, _content: Bytes, _mode: u32) -> Result<(), SandboxError> {
@@ -226,8 +277,20 @@ impl Sandbox for FakeSandbox {
     }
 }
 
+/// An archive of one file in the folder above.
+fn hostile() -> Vec<u8> {
+    let mut block = vec![0; 512];
+    let name = b"./workdir/../.bashrc";
+    block[..name.len()].copy_from_slice(name);
+    block[148..156].fill(b' ');
+    let sum: u32 = block.iter().copied().map(u32::from).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block
+}
+
 struct FakeProcess {
     hangs: bool,
+    code: i32,
 }
 
 #[async_trait]
@@ -237,7 +300,7 @@ impl Process for FakeProcess {
             std::future::pending::<()>().await;
         }
         Ok(Exit {
-            code: 0,
+            code: self.code,
             signal: None,
             timed_out: false,
             duration: Duration::from_millis(1),

@@ -26,6 +26,9 @@ mod stages;
 /// The reward, and everything an agent can leave to steer it.
 mod forgery;
 
+/// Verify in a sandbox of its own.
+mod fresh;
+
 /// What verify commands do wrong.
 mod verify;
 

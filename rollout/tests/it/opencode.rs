@@ -4,7 +4,7 @@ use dressage_testkit::model::PresetScript;
 use dressage_wire::event::Stage;
 use dressage_wire::fault::Ended;
 use dressage_wire::reward::Separation;
-use dressage_wire::task::{CaptureMode, NetworkPolicy, Task};
+use dressage_wire::task::{CaptureMode, NetworkPolicy, Task, VerifyIn};
 use std::sync::Arc;
 
 async fn world() -> World {
@@ -81,6 +81,20 @@ async fn opencode_solves_a_preset_in_a_container_without_a_network() {
     assert!(totals.calls >= 2, "{totals:?}");
     assert_eq!(totals.trainable_calls, totals.calls, "{totals:?}");
     assert!(done.outcome.warnings.is_empty(), "{:?}", done.outcome.warnings);
+}
+
+#[tokio::test]
+async fn opencode_solves_a_preset_that_is_verified_in_a_fresh_sandbox() {
+    let world = world().await;
+    let mut task = preset("binary_search");
+    task.verify_in = Some(VerifyIn::Fresh);
+    let done = world.run(task).await;
+    assert_eq!(done.outcome.ended, Ended::Completed, "{:?}", done.outcome);
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    let reward = done.outcome.reward.as_ref().unwrap();
+    assert_eq!(reward.separation, Separation::Fresh);
+    assert!(done.outcome.warnings.is_empty(), "{:?}", done.outcome.warnings);
+    assert_eq!(world.left(), 0);
 }
 
 async fn solves_at_a_provider(backend: &'static str) {

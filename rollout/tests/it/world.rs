@@ -38,7 +38,7 @@ pub struct World {
     pub supervisor: Supervisor,
     pub backend: Arc<dyn Backend>,
     pub model: ScriptedModel,
-    _data: TempDir,
+    data: TempDir,
 }
 
 /// What is different from a world where all is well.
@@ -178,8 +178,14 @@ impl World {
             supervisor,
             backend,
             model: model.await.unwrap(),
-            _data: data,
+            data,
         }
+    }
+
+    /// Leases and homes that are there.
+    pub fn left(&self) -> usize {
+        let count = |name: &str| std::fs::read_dir(self.data.path().join(name)).map_or(0, Iterator::count);
+        count("leases") + count("homes")
     }
 
     /// A request for `task` with this world's model and backend.

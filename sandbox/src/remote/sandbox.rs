@@ -12,6 +12,9 @@ use bytes::Bytes;
 use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -91,6 +94,22 @@ impl RemoteSandbox {
 }
 
 impl Inside {
+    /// Writes a file, which is there whole or not at all.
+    async fn write(&self, path: &str, content: Content, mode: u32) -> Result<(), SandboxError> {
+        self.alive()?;
+        let path = self.absolute(path);
+        // Beside it, to be moved there; a name of its own, since names have a longest length.
+        let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+        let uploaded = format!("{folder}/.dressage-new-{}-{}", self.id, self.number());
+        if let Err(error) = self.machine.upload(&uploaded, content).await {
+            return Err(self.failed("write", &path, error).await);
+        }
+        let mode = format!("{mode:o}");
+        self.script("write", scripts::PLACE, &[&uploaded, &path, &mode], As::User)
+            .await
+            .map(|_| ())
+    }
+
     pub(super) fn gone(&self, reason: impl Into<String>) -> SandboxError {
         SandboxError::Gone {
             id: self.id,
@@ -267,23 +286,13 @@ impl Sandbox for RemoteSandbox {
     }
 
     async fn write_file(&self, path: &str, content: Bytes, mode: u32) -> Result<(), SandboxError> {
-        self.inside.alive()?;
-        let path = self.inside.absolute(path);
-        // Beside it, to be moved there; a name of its own, since names have a longest length.
-        let (folder, _) = path.rsplit_once('/').unwrap_or_default();
-        let uploaded = format!(
-            "{folder}/.dressage-new-{}-{}",
-            self.inside.id,
-            self.inside.number()
-        );
-        if let Err(error) = self.inside.machine.upload(&uploaded, content.into()).await {
-            return Err(self.inside.failed("write", &path, error).await);
-        }
-        let mode = format!("{mode:o}");
-        self.inside
-            .script("write", scripts::PLACE, &[&uploaded, &path, &mode], As::User)
-            .await
-            .map(|_| ())
+        self.inside.write(path, content.into(), mode).await
+    }
+
+    async fn upload(&self, path: &str, content: Arc<File>, mode: u32) -> Result<(), SandboxError> {
+        // It may have no name any more; by its number it is opened again for each try.
+        let open = PathBuf::from(format!("/proc/self/fd/{}", content.as_raw_fd()));
+        self.inside.write(path, Content::File(open), mode).await
     }
 
     async fn read_file(&self, path: &str, limit: u64) -> Result<Bytes, SandboxError> {

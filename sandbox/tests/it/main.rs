@@ -19,6 +19,9 @@ mod world;
 /// Files: written, read, listed.
 mod files;
 
+/// What is taken out of one sandbox and put into another.
+mod outputs;
+
 /// Programs: output, exit codes, signals, deadlines, trees.
 mod programs;
 

@@ -43,6 +43,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         .or(context.config.defaults.sandbox.as_deref());
     let config = ServiceConfig {
         backend: sandbox.unwrap_or(DEFAULT_SANDBOX).to_owned(),
+        verify_in: context.config.defaults.verify_in,
         // No agent can reach standard input.
         shared: dressage_sandbox::registry()
             .iter()

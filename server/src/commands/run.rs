@@ -9,7 +9,7 @@ mod tasks;
 /// Whether the endpoint is there.
 pub mod check;
 
-pub use arguments::{Arguments, sandboxes};
+pub use arguments::{Arguments, PLACES, named, sandboxes};
 pub use tasks::preset;
 
 use crate::endpoints::probes::Probes;
@@ -48,7 +48,10 @@ const DEFAULT_CONCURRENCY: usize = 4;
 /// # Errors
 /// Where the input is wrong, or rollouts cannot be started at all. A rollout that fails is no error of this function.
 pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
-    let tasks = tasks::read(arguments)?;
+    let mut tasks = tasks::read(arguments)?;
+    for task in &mut tasks {
+        task.verify_in = task.verify_in.or(context.config.defaults.verify_in);
+    }
     let choice = Choice {
         name: arguments.endpoint.as_deref(),
         base_url: arguments.base_url.as_deref(),

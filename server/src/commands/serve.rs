@@ -11,6 +11,7 @@ use crate::terminal::{STRONG, styled};
 use crate::warm::{self, WarmArguments};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
+use dressage_wire::task::VerifyIn;
 use secrecy::SecretString;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -50,6 +51,9 @@ pub struct Arguments {
     /// The sandbox backend of requests that name none.
     #[arg(long, value_name = "NAME", help = super::run::sandboxes(), help_heading = "Rollouts")]
     pub sandbox: Option<String>,
+    /// Where rollouts are verified whose task does not say: the agent's sandbox, or a fresh one.
+    #[arg(long, value_name = "WHERE", value_parser = super::run::named(super::run::PLACES), help_heading = "Rollouts")]
+    pub verify_in: Option<VerifyIn>,
     /// A backend without isolation from this machine's loopback that requests may choose; repeatable.
     #[arg(long, value_name = "NAME", help_heading = "Access")]
     pub allow_backend: Vec<String>,
@@ -218,6 +222,7 @@ fn service(
     }
     Ok(ServiceConfig {
         backend,
+        verify_in: arguments.verify_in.or(defaults.verify_in),
         shared,
         limits: QueueLimits {
             concurrency: arguments

@@ -210,7 +210,9 @@ impl Inner {
 
     /// Resolves what a spec names, and makes the rollouts of its group.
     async fn prepare(&self, spec: &RolloutSpec) -> Result<Vec<Prepared>, ServiceError> {
-        let task = Arc::new(spec.task()?);
+        let mut task = spec.task()?;
+        task.verify_in = task.verify_in.or(self.config.verify_in);
+        let task = Arc::new(task);
         check_agent(&self.context, &task)
             .map_err(|failure| ServiceError::from_failure(Code::AgentUnusable, &failure))?;
         let backend = self.backend(spec.backend.as_deref().unwrap_or(&self.config.backend))?;

@@ -37,6 +37,9 @@ mod terminals;
 /// What those who operate a server look at.
 mod operating;
 
+/// What is on this machine and at providers, and its end.
+mod sandboxes;
+
 /// Ctrl-C, kill -9, two processes.
 mod endings;
 

@@ -5,6 +5,8 @@ fn help_lists_the_commands_and_the_exit_codes() {
     let place = Place::new();
     insta::assert_snapshot!(place.run(&["--help"]).expect(0).redacted(&place));
     insta::assert_snapshot!(place.run(&["run", "-h"]).expect(0).redacted(&place));
+    insta::assert_snapshot!(place.run(&["sandboxes", "list", "-h"]).expect(0).redacted(&place));
+    insta::assert_snapshot!(place.run(&["sandboxes", "kill", "-h"]).expect(0).redacted(&place));
 }
 
 #[test]
@@ -27,6 +29,7 @@ fn numbers_that_are_none_are_exit_2_and_named() {
         ("--samples", "0"),
         ("--env", "novalue"),
         ("--network", "all"),
+        ("--verify-in", "other"),
         ("--mode", "proxy"),
     ] {
         let ran = place.run(&["run", "x", &format!("{option}={value}")]).expect(2);

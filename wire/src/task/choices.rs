@@ -22,6 +22,17 @@ pub enum VerifyWhen {
     Always,
 }
 
+/// Where verify runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerifyIn {
+    /// In the agent's own sandbox, after its processes have ended and as far apart from what it left as the backend can.
+    #[default]
+    Same,
+    /// In a second sandbox that is set up as the first was, into which only the outputs are copied.
+    Fresh,
+}
+
 /// Where model calls go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

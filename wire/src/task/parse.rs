@@ -94,6 +94,8 @@ const TASK_KEYS: &[&str] = &[
     "network",
     "reward",
     "verify_when",
+    "verify_in",
+    "outputs",
     "metadata",
 ];
 

@@ -44,6 +44,9 @@ impl Task {
                 content.bytes().map_err(|error| bad(&at, error.to_string()))?;
             }
         }
+        for (index, path) in self.outputs.iter().enumerate() {
+            output_path(&format!("outputs[{index}]"), path)?;
+        }
         environment("env", &self.env)?;
         environment("agent.env", &self.agent.env)?;
         if self.agent.name.is_empty() {
@@ -266,6 +269,22 @@ fn file_path(at: &str, path: &str) -> Result<(), TaskError> {
             at,
             "has `..` in its path; write it absolute, or below the working directory",
         ));
+    }
+    Ok(())
+}
+
+fn output_path(at: &str, path: &str) -> Result<(), TaskError> {
+    if path.contains('\0') {
+        return Err(bad(at, "has a NUL character in its path"));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(bad(
+            at,
+            "has `..` in its path; write it absolute, or below the working directory",
+        ));
+    }
+    if path.is_empty() || (path.starts_with('/') && path.split('/').all(|part| matches!(part, "" | "."))) {
+        return Err(bad(at, "names no file and no directory that can be copied"));
     }
     Ok(())
 }

@@ -288,8 +288,9 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
     `mode`, `verifier` and the timeouts are upstream's; a `sandbox_backend` is one of `dressage.openenv.sandbox`.
     `sampling` is put on every model call over what OpenCode asks for; TRL gives it. `server` is the URL of a
     `dressage serve` with its `api_key`; without it that of DRESSAGE_URL, or one that is started here.
-    `verify_when="always"` lets the verifier judge after a timeout or a failure of the agent, too. `tasks` are whole
-    tasks by their instruction, for trainers that pass the instruction alone. `options` are further ones of a rollout,
+    `verify_when="always"` lets the verifier judge after a timeout or a failure of the agent, too. `verify_in="fresh"`
+    lets it judge in a second sandbox, into which only the working directory is copied. `tasks` are whole tasks by their
+    instruction, for trainers that pass the instruction alone. `options` are further ones of a rollout,
     such as `priority`.
     """
 
@@ -308,6 +309,7 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
         server: str | None = None,
         api_key: str | None = None,
         verify_when: Literal["completed", "always"] = "completed",
+        verify_in: Literal["same", "fresh"] | None = None,
         tasks: Mapping[str, OpenCodeTask | dict[str, Any]] | None = None,
         options: Options | None = None,
     ) -> None:
@@ -331,6 +333,7 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
         self._server = server
         self._api_key = api_key
         self._verify_when = verify_when
+        self._verify_in = verify_in
         self._tasks = dict(tasks or {})
         self._options = options or {}
         self._client: Client | None = None
@@ -387,6 +390,8 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
             setup_timeout_s=self._setup_timeout_s,
         )
         table["verify_when"] = self._verify_when
+        if self._verify_in is not None:
+            table["verify_in"] = self._verify_in
         told = {"seed": seed, "episode_id": episode_id}
         table["metadata"] = {**table["metadata"], **{key: value for key, value in told.items() if value is not None}}
         spec = rollout_spec(table, self._config, self._backend, self._mode)

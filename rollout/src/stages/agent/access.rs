@@ -92,7 +92,7 @@ impl Access {
         let stop = CancellationToken::new();
         let serving = tokio::spawn({
             let (session, stop) = (session.clone(), stop.clone());
-            let (sandbox, rollout) = (scope.sandbox.get().cloned(), scope.request.id);
+            let (sandbox, rollout) = (scope.agents_sandbox(), scope.request.id);
             async move {
                 let mut pause = REDIAL_PAUSE;
                 loop {

@@ -5,7 +5,7 @@ use crate::warm::WarmArguments;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dressage_rollout::agents::Agents;
 use dressage_sandbox::registry;
-use dressage_wire::task::{CaptureMode, Mode, NetworkPolicy, Placement};
+use dressage_wire::task::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyIn};
 use std::path::PathBuf;
 
 /// What it takes.
@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Judge also after an agent that failed.
     #[arg(long, help_heading = "Task")]
     pub verify_always: bool,
+    /// Where verify runs: the agent's sandbox, or a fresh one that only the outputs are copied to.
+    #[arg(long, value_name = "WHERE", value_parser = named(PLACES), help_heading = "Task")]
+    pub verify_in: Option<VerifyIn>,
     /// An environment variable of setup, agent and verify; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair, help_heading = "Task")]
     pub env: Vec<(String, String)>,
@@ -200,6 +203,8 @@ const CAPTURES: &[(&str, CaptureMode)] = &[
     ("buffer", CaptureMode::Buffer),
     ("auto", CaptureMode::Auto),
 ];
+/// What `--verify-in` takes.
+pub const PLACES: &[(&str, VerifyIn)] = &[("same", VerifyIn::Same), ("fresh", VerifyIn::Fresh)];
 const NETWORKS: &[(&str, NetworkPolicy)] = &[("none", NetworkPolicy::None), ("open", NetworkPolicy::Open)];
 
 fn agents() -> String {
@@ -223,7 +228,7 @@ pub fn sandboxes() -> String {
 }
 
 /// Takes one of some names.
-fn named<T: Copy + Send + Sync + 'static>(
+pub fn named<T: Copy + Send + Sync + 'static>(
     values: &'static [(&'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(values.iter().map(|(name, _)| *name)).try_map(move |given| {

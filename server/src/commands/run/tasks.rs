@@ -151,6 +151,7 @@ fn put_over(arguments: &Arguments, task: &mut Task) {
         task.image = arguments.image.clone();
         task.dockerfile = None;
     }
+    task.verify_in = arguments.verify_in.or(task.verify_in);
     if let Some(network) = arguments.network {
         task.network = network;
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::task::{FileContent, Limits, NetworkPolicy, RewardRange, VerifyWhen};
+use crate::task::{FileContent, Limits, NetworkPolicy, RewardRange, VerifyIn, VerifyWhen};
 use std::collections::BTreeSet;
 
 fn toml_error(text: &str) -> TaskError {
@@ -23,6 +23,8 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
         user = "root"
         network = "open"
         verify_when = "always"
+        verify_in = "fresh"
+        outputs = [".", "/home/user/results"]
 
         [files]
         "a.txt" = "text"
@@ -51,6 +53,7 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
     "#;
     let json = r#"{"id": "everything", "instruction": "Do it.", "turns": ["Once more."], "setup": ["true"], "verify": ["test -f a"],
         "env": {"A": "1"}, "image": "debian:12", "user": "root", "network": "open", "verify_when": "always",
+        "verify_in": "fresh", "outputs": [".", "/home/user/results"],
         "files": {"a.txt": "text", "b.bin": {"base64": "/wD+"}},
         "agent": {"name": "opencode", "enabled_tools": ["write"], "config": {"compaction": {"auto": true}},
             "mcp_servers": {"local": {"command": "server", "args": ["-v"], "env": {"A": "1"}},
@@ -65,6 +68,8 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
         (Some("debian:12"), Some("root"))
     );
     assert_eq!(task.verify_when, VerifyWhen::Always);
+    assert_eq!(task.verify_in, Some(VerifyIn::Fresh));
+    assert_eq!(task.outputs, [".", "/home/user/results"]);
     assert_eq!(task.files["b.bin"].bytes().unwrap(), [0xff, 0, 0xfe].as_slice());
     assert_eq!(task.files["a.txt"], FileContent::Text("text".into()));
     assert_eq!(task.reward, RewardRange { min: -1.0, max: 1.0 });
@@ -206,6 +211,10 @@ fn limits_that_are_no_limits_are_errors() {
         ("env.'A=B' = ''", "env.\"A=B\""),
         ("verify = [\"a\\u0000b\"]", "verify[0]"),
         ("agent.name = ''", "agent.name"),
+        ("outputs = ['']", "outputs[0]"),
+        ("outputs = ['a', '../b']", "outputs[1]"),
+        ("outputs = ['//./']", "outputs[0]"),
+        ("outputs = [\"a\\u0000b\"]", "outputs[0]"),
         ("turns = ['go on', ' ']", "turns[1]"),
         ("agent.mcp_servers.a = {}", "agent.mcp_servers.\"a\""),
         (

@@ -1,0 +1,192 @@
+use crate::support::{Place, Running};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+fn listed(place: &Place, more: &[&str]) -> Vec<Value> {
+    let ran = place
+        .run(&[&["sandboxes", "list", "--json"], more].concat())
+        .expect(0);
+    ran.out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Rollouts that stay in their setup stage, with a sandbox each.
+fn hanging(place: &Place, count: usize) -> Running {
+    let count_text = count.to_string();
+    let arguments = [
+        "run",
+        "x",
+        "--endpoint",
+        "demo",
+        "--setup",
+        "sleep 600",
+        "--setup-timeout",
+        "500",
+        "-n",
+        &count_text,
+    ];
+    let mut running = place.start("hanging", &arguments);
+    running.until("setup", || {
+        let asleep = std::fs::read_dir(place.data().join("leases"))
+            .is_ok_and(|leases| leases.flatten().count() == count);
+        asleep && listed(place, &[]).len() == count
+    });
+    running
+}
+
+#[test]
+fn where_nothing_was_run_nothing_is_listed_and_nothing_is_made() {
+    let place = Place::new();
+    let ran = place.run(&["sandboxes", "list"]).expect(0);
+    assert_eq!(ran.out, "");
+    assert!(ran.err.contains("no such sandboxes in"), "{}", ran.err);
+    assert_eq!(listed(&place, &[]), Vec::<Value>::new());
+    let ran = place.run(&["sandboxes", "kill", "--all-dead"]).expect(0);
+    assert!(ran.err.contains("no such sandboxes in"), "{}", ran.err);
+    assert!(!place.data().exists());
+}
+
+#[test]
+fn what_runs_is_listed_and_refused_and_what_is_left_is_ended() {
+    let place = Place::new();
+    let running = hanging(&place, 3);
+    let all = listed(&place, &[]);
+    for told in &all {
+        assert_eq!(
+            (told["backend"].as_str(), told["owner_alive"].as_bool()),
+            (Some("local"), Some(true))
+        );
+        assert!(
+            told["rollout"].is_string() && told["created_unix_ms"].is_u64(),
+            "{told}"
+        );
+        assert_eq!(told["labels"]["dressage.rollout"], told["rollout"]);
+    }
+    let (one, owner) = (
+        all[0]["sandbox"].as_str().unwrap(),
+        all[0]["owner"].as_str().unwrap(),
+    );
+    let ran = place.run(&["sandboxes", "kill", one]).expect(2);
+    assert!(
+        ran.err
+            .contains(&format!("sandbox {one} belongs to the running process {owner}")),
+        "{}",
+        ran.err
+    );
+    assert!(
+        ran.err
+            .contains(&format!("cancel rollout {}", all[0]["rollout"].as_str().unwrap())),
+        "{}",
+        ran.err
+    );
+    assert_eq!(listed(&place, &["--dead"]).len(), 0);
+    let ran = place.run(&["sandboxes", "kill", "--all-dead"]).expect(0);
+    assert!(ran.err.contains("no such sandboxes"), "{}", ran.err);
+
+    running.signal(Signal::SIGKILL);
+    running.wait();
+    let ran = place.run(&["sandboxes", "list"]).expect(0);
+    assert_eq!(ran.out.matches("dead").count(), 3, "{}", ran.out);
+    assert!(ran.err.contains("3 left by dead processes"), "{}", ran.err);
+    for (filter, count) in [
+        (["--backend", "local"], 3),
+        (["--backend", "e2b"], 0),
+        (["--owner", owner], 3),
+        (
+            [
+                "--label",
+                &format!("dressage.rollout={}", all[1]["rollout"].as_str().unwrap()),
+            ],
+            1,
+        ),
+        (["--label", "dressage.rollout=none"], 0),
+    ] {
+        assert_eq!(listed(&place, &filter).len(), count, "{filter:?}");
+    }
+    let ran = place.run(&["sandboxes", "kill", &one.to_uppercase()]).expect(0);
+    assert_eq!(ran.out, format!("{one} is ended\n"));
+    assert_eq!(listed(&place, &[]).len(), 2);
+    let ran = place.run(&["sandboxes", "kill", one]).expect(2);
+    assert!(
+        ran.err.contains("no sandbox of this data directory is called"),
+        "{}",
+        ran.err
+    );
+    let ran = place
+        .run(&["sandboxes", "kill", "--all-dead", "--backend", "local", "--json"])
+        .expect(0);
+    let ended: Vec<Value> = ran
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(
+        ended.len() == 2 && ended.iter().all(|told| told["killed"] == true),
+        "{}",
+        ran.out
+    );
+    assert_eq!(listed(&place, &[]).len(), 0);
+    assert_eq!(std::fs::read_dir(place.data().join("homes")).unwrap().count(), 0);
+}
+
+#[test]
+fn odd_ids_and_options_are_named() {
+    let place = Place::new();
+    for (arguments, told) in [
+        (vec!["kill"], "<ID>"),
+        (vec!["kill", ""], "an id is empty"),
+        (
+            vec!["kill", "../../etc"],
+            "no sandbox of this data directory is called `../../etc`",
+        ),
+        (vec!["kill", "\u{1b}[31m"], "is called `\\u{1b}[31m`"),
+        (vec!["kill", "x", "--all-dead"], "--all-dead"),
+        (vec!["kill", "x", "--backend", "local"], "--backend"),
+        (vec!["list", "--owner", "nobody"], "--owner"),
+        (vec!["list", "--label", "x"], "NAME=VALUE"),
+    ] {
+        let ran = place
+            .run(&[&["sandboxes"], arguments.as_slice()].concat())
+            .expect(2);
+        assert!(ran.err.contains(told), "{arguments:?}: {}", ran.err);
+        assert_eq!(ran.out, "");
+    }
+}
+
+#[test]
+fn a_lease_that_cannot_be_read_hides_no_other_and_a_backend_that_cannot_be_had_is_named() {
+    let place = Place::new();
+    let leases = place.data().join("leases");
+    std::fs::create_dir_all(&leases).unwrap();
+    let (id, other) = (
+        "01980000-0000-7000-8000-000000000001",
+        "01980000-0000-7000-8000-000000000002",
+    );
+    let lease = format!(
+        r#"{{"installation": "{id}", "owner": "{id}", "sandbox": "{id}", "backend": "e2b", "labels": {{}}, "home": null, "uid": null,
+            "cgroups": [], "processes": [], "remote": {{"place": "https://api.e2b.app", "provider_id": "i1", "asked_at_ms": 1}}}}"#
+    );
+    std::fs::write(leases.join(format!("{id}.json")), lease).unwrap();
+    std::fs::write(leases.join(format!("{other}.json")), "{").unwrap();
+    let ran = place.run(&["sandboxes", "list", "--json"]).expect(0);
+    let told: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(
+        (told["provider_id"].as_str(), told["place"].as_str()),
+        (Some("i1"), Some("https://api.e2b.app"))
+    );
+    assert!(
+        ran.err.contains(other) && ran.err.contains("malformed"),
+        "{}",
+        ran.err
+    );
+    // No key is in the environment.
+    let ran = place.run(&["sandboxes", "kill", id]).expect(3);
+    assert!(
+        ran.err.contains(&format!("sandbox {id} was not ended")) && ran.err.contains("E2B_API_KEY"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(listed(&place, &[]).len(), 1, "the lease stays");
+}
