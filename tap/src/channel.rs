@@ -64,7 +64,7 @@ impl Session {
     }
 }
 
-/// Has each stream of a channel served, each by itself and in as many tasks as there may be connections, until the channel ends or is no longer wanted.
+/// Has each stream of a channel served in a task of its own, until the channel ends or is no longer wanted.
 pub(crate) async fn serve_streams<I, F>(
     io: I,
     cancel: CancellationToken,

@@ -341,11 +341,15 @@ impl Egress {
 
     fn refuse(&self, target: &Target, complaint: String) -> Box<Reply> {
         let host = target.to_string();
-        tracing::info!(rollout.id = %self.rollout, egress.host = host, "refused a sandbox the way to a host");
-        self.refusals
+        let is_first = self
+            .refusals
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .add(host);
+            .add(host.clone());
+        // Once for each host, and not for all that an agent can think of: it may try for ever.
+        if is_first {
+            tracing::info!(rollout.id = %self.rollout, egress.host = host, "refused a sandbox the way to a host");
+        }
         Box::new(said(StatusCode::FORBIDDEN, complaint))
     }
 }

@@ -13,12 +13,15 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    pub(super) fn add(&mut self, host: String) {
+    /// Counts one; whether it is the first of a host that is counted by itself.
+    pub(super) fn add(&mut self, host: String) -> bool {
         self.count = self.count.saturating_add(1);
-        if self.hosts.len() < MOST_HOSTS || self.hosts.contains_key(&host) {
-            let count = self.hosts.entry(host).or_default();
-            *count = count.saturating_add(1);
+        if self.hosts.len() >= MOST_HOSTS && !self.hosts.contains_key(&host) {
+            return false;
         }
+        let count = self.hosts.entry(host).or_default();
+        *count = count.saturating_add(1);
+        *count == 1
     }
 }
 
@@ -30,8 +33,9 @@ mod tests {
     fn many_hosts_are_counted_and_not_all_kept() {
         let mut refusals = Refusals::default();
         for number in 0..1000 {
-            refusals.add(format!("{number}.example:443"));
-            refusals.add("0.example:443".into());
+            let is_first = refusals.add(format!("{number}.example:443"));
+            assert_eq!(is_first, number < MOST_HOSTS, "{number}");
+            assert!(!refusals.add("0.example:443".into()));
         }
         assert_eq!(refusals.count, 2000);
         assert_eq!(refusals.hosts.len(), MOST_HOSTS);

@@ -92,6 +92,15 @@ impl AllowedHost {
         };
         is_host && is_port
     }
+
+    /// The address that it is, where it is one.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        match &self.hosts {
+            Hosts::This(Host::Address(address)) => Some(*address),
+            Hosts::This(Host::Name(_)) | Hosts::Below(_) => None,
+        }
+    }
 }
 
 impl Target {
@@ -230,7 +239,7 @@ impl From<AllowedHost> for String {
 impl fmt::Display for AllowedHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.hosts {
-            Hosts::This(host) => host.fmt(f)?,
+            Hosts::This(host) => write!(f, "{host}")?,
             Hosts::Below(name) => write!(f, "*.{name}")?,
         }
         match self.port {
@@ -244,7 +253,7 @@ impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
-            Self::Address(IpAddr::V4(address)) => address.fmt(f),
+            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
             Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
         }
     }
