@@ -22,6 +22,9 @@ mod run;
 /// The five stages, a file each.
 mod stages;
 
+/// The way of sandboxes to the hosts that a task allows.
+mod egress;
+
 /// A held rollout, as its caller sees it.
 mod hold;
 

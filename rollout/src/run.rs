@@ -4,6 +4,7 @@
 //! is handed to the recorder; a failure on that way is a warning and never hides the error that led to it.
 
 use crate::agents::Agents;
+use crate::egress::WayOut;
 use crate::events::Events;
 use crate::faults;
 use crate::recording::Recording;
@@ -41,6 +42,8 @@ pub(crate) struct Scope {
     /// There from boot on, so that they are taken down even after a panic: the agent's, and where verify has one of its own,
     /// that.
     pub(crate) sandboxes: Mutex<Vec<Arc<dyn Sandbox>>>,
+    /// Their way to the hosts that the task allows.
+    pub(crate) way_out: WayOut,
 }
 
 /// Runs a rollout in a task of its own: a panic in it is a fault of ours, and leaves a row and no sandbox.
@@ -122,6 +125,9 @@ async fn take_down(scope: &Scope, report: &mut Report) {
     for warning in futures_util::future::join_all(ending).await.into_iter().flatten() {
         report.warn(warning);
     }
+    if let Some(warning) = scope.way_out.warning() {
+        report.warn(warning);
+    }
 }
 
 /// Ends a sandbox; what there is to be said of that.
@@ -197,8 +203,9 @@ impl Scope {
         self.sandboxes().first().cloned()
     }
 
-    /// Has a sandbox taken down at the end, whatever happens until then.
+    /// Has a sandbox taken down at the end, whatever happens until then, and gives it its way out.
     pub(crate) fn keep(&self, sandbox: Arc<dyn Sandbox>) {
+        self.way_out.serve(Arc::clone(&sandbox));
         self.sandboxes().push(sandbox);
     }
 

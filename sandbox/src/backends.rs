@@ -1,6 +1,7 @@
 use crate::lease::{Lease, LeaseError, end_processes, is_alive};
 use crate::{Backend, BackendConfig, SandboxError, SandboxSpec};
 use dressage_wire::ids::SandboxId;
+use dressage_wire::task::NetworkPolicy;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -127,6 +128,17 @@ fn refuse_containers(backend: &'static str, spec: &SandboxSpec) -> Result<(), Sa
         _ => return Ok(()),
     };
     Err(SandboxError::Unsupported { backend, what })
+}
+
+/// Refuses a network of some hosts only, for a backend that cannot hold sandboxes to it.
+pub(crate) fn refuse_allowed_hosts(backend: &'static str, spec: &SandboxSpec) -> Result<(), SandboxError> {
+    match &spec.network {
+        NetworkPolicy::Allow(_) => Err(SandboxError::Unsupported {
+            backend,
+            what: "a network of some hosts only, which needs backend local or docker".into(),
+        }),
+        NetworkPolicy::None | NetworkPolicy::Open => Ok(()),
+    }
 }
 
 /// Runs what blocks off the runtime's threads.

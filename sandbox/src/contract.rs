@@ -59,7 +59,8 @@ pub struct SandboxSpec {
     pub home: String,
     /// Environment of every command.
     pub env: BTreeMap<String, String>,
-    /// What it can reach.
+    /// What it can reach. Where that is some hosts, its way to them is served by who takes [`Sandbox::open_egress`]; until then it
+    /// reaches nothing. A backend that cannot hold it to that refuses, before anything is made.
     pub network: NetworkPolicy,
     /// Its size.
     pub size: Size,
@@ -163,6 +164,16 @@ pub trait Sandbox: Send + Sync {
     /// Takes the relay's channel: a byte stream on which the relay opens multiplexed streams. Once only, but where the host
     /// dials the relay: there again, after the channel was lost. [`SandboxError::Gone`] where there is none to be had.
     async fn open_relay(&self) -> Result<Box<dyn Channel>, SandboxError>;
+
+    /// Takes the next channel on which programs in the sandbox reach the host's proxy, where the spec allows some hosts: one
+    /// at first, and one after each [`Sandbox::separate`], for which this waits. Each is a byte stream as that of the relay is.
+    /// [`SandboxError::Gone`] where there will be none. For one caller at a time.
+    async fn open_egress(&self) -> Result<Box<dyn Channel>, SandboxError> {
+        Err(SandboxError::Gone {
+            id: self.id(),
+            reason: "there is no way out of it".into(),
+        })
+    }
 
     /// Ends every process in the sandbox and makes what comes next separate from what was: new pid and mount
     /// namespaces or another user, a new /tmp, and a new empty directory mounted or made at each of `fresh_directories`

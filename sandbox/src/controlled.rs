@@ -1,5 +1,6 @@
 use crate::backends::off_the_runtime;
 use crate::control::Control;
+use crate::egress::Channels;
 use crate::life::{Belongings, Body, Life};
 use crate::{Channel, Command, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -18,6 +19,7 @@ pub(crate) struct ControlledSandbox {
     assets: BTreeMap<String, String>,
     relay_address: Option<String>,
     relay: Mutex<Option<Box<dyn Channel>>>,
+    egress: Channels,
     control: Mutex<Arc<Control>>,
     life: Life,
     ground: Box<dyn Ground>,
@@ -26,7 +28,7 @@ pub(crate) struct ControlledSandbox {
 /// How a sandbox is built, and built again.
 #[async_trait]
 pub(crate) trait Ground: Send + Sync {
-    /// Starts init anew, without a relay, over the same home, after all of the old processes have ended. Each of
+    /// Starts init anew, without a relay but with its way out, over the same home, after all of the old processes have ended. Each of
     /// `fresh` is a new empty directory then.
     async fn rebuild(&self, fresh: &[String]) -> Result<Built, SandboxError>;
 
@@ -39,6 +41,8 @@ pub(crate) struct Built {
     pub(crate) body: Box<dyn Body>,
     pub(crate) control: Arc<Control>,
     pub(crate) relay: Option<Box<dyn Channel>>,
+    /// The channel to the host's proxy, where the spec allows some hosts.
+    pub(crate) egress: Option<Box<dyn Channel>>,
     pub(crate) relay_address: Option<String>,
 }
 
@@ -68,6 +72,7 @@ impl ControlledSandbox {
             assets: inside.assets,
             relay_address: built.relay_address,
             relay: Mutex::new(built.relay),
+            egress: Channels::new(built.egress),
             control: Mutex::new(built.control),
             life: Life::new(spec.id, belongings, built.body),
             ground,
@@ -199,6 +204,10 @@ impl Sandbox for ControlledSandbox {
         }
     }
 
+    async fn open_egress(&self) -> Result<Box<dyn Channel>, SandboxError> {
+        self.egress.next(self.id).await
+    }
+
     async fn separate(&self, fresh_directories: &[String]) -> Result<Separation, SandboxError> {
         let body = self.life.take_body().ok_or_else(|| self.gone("it was killed"))?;
         self.control()?.close("its processes were ended for verification");
@@ -207,6 +216,7 @@ impl Sandbox for ControlledSandbox {
         let fresh: Vec<String> = fresh_directories.iter().map(|path| self.absolute(path)).collect();
         let built = self.ground.rebuild(&fresh).await?;
         *self.control.lock().unwrap_or_else(PoisonError::into_inner) = built.control;
+        self.egress.put(built.egress);
         if self.life.put_body(built.body).is_err() {
             return Err(self.gone("it was killed"));
         }
@@ -224,6 +234,7 @@ impl Sandbox for ControlledSandbox {
     }
 
     async fn kill(&self) -> Result<(), SandboxError> {
+        self.egress.end();
         if let Ok(control) = self.control() {
             control.close("it was killed");
         }

@@ -24,6 +24,7 @@ pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Wiring {
     control: StdUnixStream,
     relay: Option<StdUnixStream>,
+    egress: Option<StdUnixStream>,
     inherited: Vec<OwnedFd>,
     arguments: Vec<OsString>,
 }
@@ -36,9 +37,10 @@ pub(crate) struct OwnLimits {
 }
 
 impl Wiring {
-    /// Connections for an init, with a relay where one is to listen.
+    /// Connections for an init, with a relay where one is to listen, and a way to the host's proxy where that is.
     pub(crate) fn new(
         relay_listen: Option<SocketAddr>,
+        egress_listen: Option<SocketAddr>,
         lifetime: Option<Duration>,
         limits: OwnLimits,
     ) -> io::Result<Self> {
@@ -46,6 +48,7 @@ impl Wiring {
         let mut wiring = Self {
             control,
             relay: None,
+            egress: None,
             inherited: Vec::new(),
             arguments: vec!["init".into()],
         };
@@ -56,6 +59,13 @@ impl Wiring {
             wiring.tell("--relay-fd", theirs.as_raw_fd());
             wiring.tell("--relay-listen", listen);
             wiring.relay = Some(relay);
+            wiring.inherited.push(theirs.into());
+        }
+        if let Some(listen) = egress_listen {
+            let (egress, theirs) = StdUnixStream::pair()?;
+            wiring.tell("--egress-fd", theirs.as_raw_fd());
+            wiring.tell("--egress-listen", listen);
+            wiring.egress = Some(egress);
             wiring.inherited.push(theirs.into());
         }
         if let Some(processes) = limits.processes {
@@ -141,14 +151,21 @@ impl Wiring {
             .map(socket)
             .transpose()
             .map_err(|source| failed("connect to its relay", source))?;
+        let egress = self
+            .egress
+            .map(socket)
+            .transpose()
+            .map_err(|source| failed("connect to its way out", source))?;
         let (reader, writer) = control.into_split();
         let connecting = Control::connect(sandbox, reader, writer);
         let connected = tokio::time::timeout(READY_TIMEOUT, connecting).await;
+        let boxed = |channel| Box::new(channel) as Box<dyn Channel>;
         match connected {
             Ok(Ok((control, hello))) => Ok(Built {
                 body: Box::new(body),
                 control: Arc::new(control),
-                relay: relay.map(|relay| Box::new(relay) as Box<dyn Channel>),
+                relay: relay.map(boxed),
+                egress: egress.map(boxed),
                 relay_address: hello.relay_address,
             }),
             Ok(Err(error)) => {

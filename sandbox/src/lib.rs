@@ -42,6 +42,9 @@ mod processes;
 /// The conversation with init.
 mod control;
 
+/// Its side of the way to hosts that its spec allows.
+mod egress;
+
 /// A sandbox in which init runs.
 mod controlled;
 

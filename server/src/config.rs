@@ -107,6 +107,8 @@ pub struct Serve {
     pub client_base_url: Option<ClientBaseUrl>,
     /// As `--allow-backend`.
     pub allow_backends: Vec<String>,
+    /// As `--allow-address`.
+    pub allow_addresses: Vec<String>,
     /// As `--queue`.
     pub queue: Option<usize>,
     /// As `--backend-limit`.
@@ -284,6 +286,12 @@ pub const KEYS: &[Key] = &[
         "allow_backends",
         "[\"process\"]",
         "backends without isolation from this machine's loopback that callers may choose; the default backend needs no word here",
+    ),
+    key(
+        "serve",
+        "allow_addresses",
+        "[\"10.0.0.5:8080\"]",
+        "addresses that are not public and that tasks may have in `network.allow`; those of `--allow-address` count as well",
     ),
     key("serve", "queue", "10000", "rollouts that may wait; default 10000"),
     key(

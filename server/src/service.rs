@@ -54,10 +54,11 @@ use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, Observer, 
 use dressage_sandbox::{Backend, Pools};
 use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
 use dressage_tap::Upstream;
+use dressage_tap::address::AddressPolicy;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::probe::ProbeReport;
 use dressage_wire::rollout::{Recorder, RolloutOutcome};
-use dressage_wire::task::VerifyIn;
+use dressage_wire::task::{AllowedHost, NetworkPolicy, VerifyIn};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -76,12 +77,60 @@ pub struct ServiceConfig {
     pub verify_in: Option<VerifyIn>,
     /// Backends that share this machine's loopback and may be used all the same.
     pub shared: BTreeSet<&'static str>,
+    /// Addresses that are not public and that tasks may allow their sandboxes all the same.
+    pub addresses: TaskAddresses,
     /// How many rollouts run and wait.
     pub limits: QueueLimits,
     /// Which URLs callers may bring.
     pub client_base_url: ClientBaseUrl,
     /// Sandboxes that are ready before they are asked for; closed with the service.
     pub pools: Pools,
+}
+
+/// Addresses that are not public and that the tasks of callers may allow their sandboxes. Loopback is among what they may not
+/// unless somebody says so: there this server listens, and an agent is not to ask it for rollouts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskAddresses {
+    /// All of them.
+    Any,
+    /// These, as they are written in tasks.
+    These(Vec<AllowedHost>),
+}
+
+impl TaskAddresses {
+    /// Whether an agent may come to reach this machine's loopback.
+    #[must_use]
+    pub fn reach_loopback(&self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::These(these) => these
+                .iter()
+                .any(|host| host.address().is_some_and(|address| address.is_loopback())),
+        }
+    }
+
+    /// Refuses a network with an address that is neither public nor one of these.
+    fn check(&self, network: &NetworkPolicy) -> Result<(), ServiceError> {
+        let (Self::These(these), NetworkPolicy::Allow(hosts)) = (self, network) else {
+            return Ok(());
+        };
+        let is_fine = |host: &AllowedHost| {
+            let public = host
+                .address()
+                .is_none_or(|address| AddressPolicy::Public.check(address).is_ok());
+            public || these.contains(host)
+        };
+        match hosts.iter().find(|host| !is_fine(host)) {
+            None => Ok(()),
+            Some(host) => Err(ServiceError::new(
+                Code::InvalidRequest,
+                format!("`network.allow` has `{host}`, which is not a public address, and is not allowed"),
+            )
+            .hint(Some(format!(
+                "`--allow-address {host}` of `dressage serve` allows it"
+            )))),
+        }
+    }
 }
 
 /// The engine with everything around it that a server needs. Cheap to clone.

@@ -100,10 +100,18 @@ fn is_public(address: IpAddr) -> bool {
             let [a, b, ..] = v4.octets();
             let shared = a == 100 && (64..128).contains(&b);
             let benchmark = a == 198 && (b == 18 || b == 19);
+            let protocols = v4.octets().starts_with(&[192, 0, 0]);
             let reserved = a >= 240;
-            !(v4.is_loopback() || v4.is_private() || v4.is_documentation() || shared || benchmark || reserved)
+            let special = shared || benchmark || protocols || reserved;
+            !(v4.is_loopback() || v4.is_private() || v4.is_documentation() || special)
         }
-        IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_unique_local()),
+        IpAddr::V6(v6) => {
+            let [first, second, ..] = v6.segments();
+            let global = first & 0xe000 == 0x2000;
+            // Teredo and its like, and documentation.
+            let special = first == 0x2001 && (second < 0x200 || second == 0xdb8) || first == 0x3fff;
+            global && !special
+        }
     }
 }
 
@@ -162,7 +170,16 @@ mod tests {
             "10.0.0.1",
             "192.168.1.1",
             "100.64.0.1",
+            "192.0.0.8",
             "fd12::1",
+            "fec0::1",
+            "2001:0:7f00:1::",
+            "2001:db8::1",
+            "3fff::1",
+            "64:ff9b:1::7f00:1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "::127.0.0.1",
             "::ffff:127.0.0.1",
         ] {
             assert_eq!(check(AddressPolicy::Operator, text), Ok(()), "{text}");
@@ -172,7 +189,12 @@ mod tests {
                 "{text}: {refused}"
             );
         }
-        for text in ["1.1.1.1", "2606:4700::1111"] {
+        for text in [
+            "1.1.1.1",
+            "2606:4700::1111",
+            "64:ff9b::101:101",
+            "2001:4860:4860::8888",
+        ] {
             assert_eq!(check(AddressPolicy::Public, text), Ok(()), "{text}");
         }
     }

@@ -1,5 +1,7 @@
 use crate::relay::MOST_CONNECTIONS;
 use crate::session::Session;
+use dressage_wire::ids::RolloutId;
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
+use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 use tokio_util::sync::CancellationToken;
 
 /// Connections of one sandbox at a time. Further ones are reset. A relay carries fewer; but it may be done with one, and carry
@@ -54,52 +56,70 @@ impl Session {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut config = yamux::Config::default();
-        // In this order: each checks itself against the other.
-        config.set_max_num_streams(MOST_STREAMS);
-        config.set_max_connection_receive_window(Some(UNREAD_BYTES));
-        let heard = Arc::new(AtomicU64::new(0));
-        let io = Listening {
-            io,
-            heard: Arc::clone(&heard),
-        };
-        let mut channel = yamux::Connection::new(io.compat(), config, yamux::Mode::Server);
-        let mut connections = JoinSet::new();
-        let mut ping = tokio::time::interval_at(Instant::now() + PING, PING);
-        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut heard_before, mut missed) = (0, 0);
-        let end = loop {
-            // Polling the channel sends a ping where one is due, but nothing wakes an idle channel: the tick does.
-            let next = tokio::select! {
-                biased;
-                () = cancel.cancelled() => break ChannelEnd::Cancelled,
-                Some(_) = connections.join_next() => continue,
-                next = std::future::poll_fn(|cx| channel.poll_next_inbound(cx)) => next,
-                _ = ping.tick() => {
-                    let heard_now = heard.load(Ordering::Relaxed);
-                    missed = if heard_now == heard_before { missed + 1 } else { 0 };
-                    heard_before = heard_now;
-                    if missed > MISSED_PINGS {
-                        break ChannelEnd::Silent(PING * MISSED_PINGS);
-                    }
-                    continue;
+        let rollout = self.config.rollout;
+        serve_streams(io, cancel, rollout, move |stream| {
+            Arc::clone(&self).serve_connection(stream)
+        })
+        .await
+    }
+}
+
+/// Has each stream of a channel served in a task of its own, until the channel ends or is no longer wanted.
+pub(crate) async fn serve_streams<I, F>(
+    io: I,
+    cancel: CancellationToken,
+    rollout: RolloutId,
+    serve: impl Fn(Compat<yamux::Stream>) -> F,
+) -> ChannelEnd
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut config = yamux::Config::default();
+    // In this order: each checks itself against the other.
+    config.set_max_num_streams(MOST_STREAMS);
+    config.set_max_connection_receive_window(Some(UNREAD_BYTES));
+    let heard = Arc::new(AtomicU64::new(0));
+    let io = Listening {
+        io,
+        heard: Arc::clone(&heard),
+    };
+    let mut channel = yamux::Connection::new(io.compat(), config, yamux::Mode::Server);
+    let mut connections = JoinSet::new();
+    let mut ping = tokio::time::interval_at(Instant::now() + PING, PING);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut heard_before, mut missed) = (0, 0);
+    let end = loop {
+        // Polling the channel sends a ping where one is due, but nothing wakes an idle channel: the tick does.
+        let next = tokio::select! {
+            biased;
+            () = cancel.cancelled() => break ChannelEnd::Cancelled,
+            Some(_) = connections.join_next() => continue,
+            next = std::future::poll_fn(|cx| channel.poll_next_inbound(cx)) => next,
+            _ = ping.tick() => {
+                let heard_now = heard.load(Ordering::Relaxed);
+                missed = if heard_now == heard_before { missed + 1 } else { 0 };
+                heard_before = heard_now;
+                if missed > MISSED_PINGS {
+                    break ChannelEnd::Silent(PING * MISSED_PINGS);
                 }
-            };
-            match next {
-                None => break ChannelEnd::Closed,
-                Some(Err(error)) => break ChannelEnd::Broken(error),
-                Some(Ok(stream)) if connections.len() < SERVED_CONNECTIONS => {
-                    connections.spawn(Arc::clone(&self).serve_connection(stream.compat()));
-                }
-                Some(Ok(stream)) => {
-                    tracing::warn!(rollout.id = %self.config.rollout, "too many connections on a relay's channel");
-                    drop(stream);
-                }
+                continue;
             }
         };
-        connections.shutdown().await;
-        end
-    }
+        match next {
+            None => break ChannelEnd::Closed,
+            Some(Err(error)) => break ChannelEnd::Broken(error),
+            Some(Ok(stream)) if connections.len() < SERVED_CONNECTIONS => {
+                connections.spawn(serve(stream.compat()));
+            }
+            Some(Ok(stream)) => {
+                tracing::warn!(rollout.id = %rollout, "too many connections on a relay's channel");
+                drop(stream);
+            }
+        }
+    };
+    connections.shutdown().await;
+    end
 }
 
 /// Counts what comes in, to tell a quiet carrier from a dead one.

@@ -38,8 +38,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixStream};
 
-/// Runs `init (--control-fd NUMBER | --control-stdio) [--relay-fd NUMBER --relay-listen ADDRESS] [--max-processes N]
-/// [--max-data-bytes N] [--lifetime-ms N]`.
+/// Runs `init (--control-fd NUMBER | --control-stdio) [--relay-fd NUMBER --relay-listen ADDRESS] [--egress-fd NUMBER
+/// --egress-listen ADDRESS] [--max-processes N] [--max-data-bytes N] [--lifetime-ms N]`.
 #[must_use]
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     match Options::parse(&arguments).and_then(run) {
@@ -57,10 +57,12 @@ fn run(options: Options) -> io::Result<()> {
     // Orphans come here also where this is not the first process of a namespace.
     nix::sys::prctl::set_child_subreaper(true)?;
     let control = options.control_fd.map(socket).transpose()?;
-    let relay = options
-        .relay
-        .map(|relay| socket(relay.fd).map(|fd| (fd, relay.listen)))
-        .transpose()?;
+    let carried = |relay: Option<options::RelayOptions>| {
+        relay
+            .map(|relay| socket(relay.fd).map(|fd| (fd, relay.listen)))
+            .transpose()
+    };
+    let (relay, egress) = (carried(options.relay)?, carried(options.egress)?);
     options.limit()?;
     // Before anything else runs here: once a sandbox is full of processes, no thread can be had.
     let files = files::Workers::start()?;
@@ -69,15 +71,15 @@ fn run(options: Options) -> io::Result<()> {
         .build()?
         .block_on(async {
             let children = children::Children::new()?;
-            let address = match relay {
-                Some((channel, listen)) => {
+            let mut addresses = [None, None];
+            for (carried, address) in [relay, egress].into_iter().zip(&mut addresses) {
+                if let Some((channel, listen)) = carried {
                     let listener = TcpListener::bind(listen).await?;
-                    let address = listener.local_addr()?.to_string();
+                    *address = Some(listener.local_addr()?.to_string());
                     tokio::spawn(crate::relay::carry(UnixStream::from_std(channel)?, listener));
-                    Some(address)
                 }
-                None => None,
-            };
+            }
+            let [address, _] = addresses;
             let connection = match control {
                 Some(socket) => Connection::over(UnixStream::from_std(socket)?),
                 None => Connection::over_stdio()?,

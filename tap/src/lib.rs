@@ -91,6 +91,10 @@ mod connection;
 /// Many connections over the one channel of a relay.
 pub mod channel;
 
+/// The way out of a sandbox that may reach some hosts by name.
+#[cfg(feature = "shared")]
+pub mod egress;
+
 /// Connections through a listener.
 pub mod gateway;
 

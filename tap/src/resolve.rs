@@ -2,6 +2,8 @@ use crate::address::{AddressPolicy, RefusedAddress};
 use hyper_util::client::legacy::connect::dns::Name;
 use std::future::Future;
 use std::io;
+#[cfg(feature = "shared")]
+use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,6 +21,12 @@ mod stub;
 use stub as lookup;
 #[cfg(not(target_feature = "crt-static"))]
 use system as lookup;
+
+/// All addresses of a host, whatever they are.
+#[cfg(feature = "shared")]
+pub(crate) async fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
+    lookup::addresses(host).await
+}
 
 /// Finds the addresses of an endpoint, and refuses those that nothing may be sent to.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,9 @@
 /// The agent of a task, its limits and its reward's range.
 mod parts;
 
+/// Hosts that a sandbox may reach.
+mod allow;
+
 /// The words that choose between ways to do something.
 mod choices;
 
@@ -18,11 +21,12 @@ mod parse;
 /// What a task may ask for.
 mod validate;
 
-pub use choices::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyIn, VerifyWhen};
+pub use allow::{AllowedHost, AllowedHostError, Host, Target, TargetError};
+pub use choices::{CaptureMode, Mode, NetworkPolicy, NetworkPolicyError, Placement, VerifyIn, VerifyWhen};
 pub use content::{ContentError, FileContent};
 pub use parse::TaskError;
 pub use parts::{AgentSpec, Limits, McpServer, RewardRange};
-pub use validate::{INSTRUCTION_MAX_BYTES, TIMEOUT_MAX_S};
+pub use validate::{ALLOWED_HOSTS_MAX, INSTRUCTION_MAX_BYTES, TIMEOUT_MAX_S};
 
 use crate::sampling::Sampling;
 use serde::{Deserialize, Serialize};

@@ -88,7 +88,7 @@ pub(super) fn bare_spec(scope: &Scope) -> SandboxSpec {
         user: request.task.user.clone(),
         home: HOME.into(),
         env: request.task.env.clone().into_iter().collect::<BTreeMap<_, _>>(),
-        network: request.task.network,
+        network: request.task.network.clone(),
         size: Size {
             memory_bytes: limits.memory_mb.saturating_mul(1 << 20),
             cpus: limits.cpus,

@@ -2,6 +2,7 @@
 
 use super::{Live, LiveRollout, LiveState, Message, Submission, SubmitError, SupervisorConfig};
 use crate::admission::{Admission, Candidate};
+use crate::egress::WayOut;
 use crate::events::Events;
 use crate::hold::{Held, HoldError};
 use crate::request::RolloutRequest;
@@ -219,6 +220,7 @@ impl Dispatcher {
             cancel,
             hurry: self.hurry.clone(),
             sandboxes: Mutex::default(),
+            way_out: WayOut::new(request.id, &request.task.network),
             request,
         };
         self.tasks.spawn(async move {

@@ -39,6 +39,13 @@ macro_rules! agents {
             }
 
             #[tokio::test]
+            async fn reaches_its_model_past_the_proxy_of_a_sandbox_of_some_hosts() {
+                if let Some(agent) = installed($name) {
+                    reaches_its_model_past_a_proxy(&*agent).await;
+                }
+            }
+
+            #[tokio::test]
             async fn survives_an_endpoint_that_fails() {
                 if let Some(agent) = installed($name) {
                     survives_faults(&*agent).await;
@@ -310,6 +317,18 @@ fn exports_what_was_sent(
     }
     assert_eq!(untrained, []);
     lines(Shape::Native);
+}
+
+async fn reaches_its_model_past_a_proxy(agent: &dyn Agent) {
+    let world = world(FaultPlan::default()).await;
+    let (mut task, _) = task(agent, "binary_search");
+    task.network = "allow:nowhere.example".parse().unwrap();
+    let done = world.run(task).await;
+    assert_eq!(done.outcome.ended, Ended::Completed, "{:?}", done.outcome);
+    assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+    // What an agent asks others for by itself is refused and told of; its model it does not ask the proxy for.
+    let warnings = done.outcome.warnings.join("\n");
+    assert!(!warnings.contains("127.0.0.1") && !warnings.contains("localhost"), "{warnings}");
 }
 
 async fn survives_faults(agent: &dyn Agent) {

@@ -41,6 +41,9 @@ mod upstream;
 /// Sandboxes that fail.
 mod sandboxes;
 
+/// The way out of sandboxes that may reach some hosts.
+mod egress;
+
 /// The queue: concurrency, cancellation, shutdown.
 mod supervisor;
 

@@ -4,6 +4,7 @@
 //! warns each time. A program can end its init here, being the same user; the sandbox is then gone, and only a control
 //! group, where there are any, still finds what it left running.
 
+use super::refuse_allowed_hosts;
 use crate::cgroup::{Controller, Hierarchies};
 use crate::controlled::{Built, ControlledSandbox, Ground, Inside};
 use crate::estate::{Estate, Identity, check_size};
@@ -116,6 +117,7 @@ impl Backend for Process {
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let unsupported = |what: String| SandboxError::Unsupported { backend: NAME, what };
         check_size(NAME, spec.size)?;
+        refuse_allowed_hosts(NAME, &spec)?;
         if spec.image.is_some() {
             return Err(unsupported("an image: its system is that of this machine".into()));
         }
@@ -203,7 +205,7 @@ impl Tree {
             source: Some(source),
         };
         let lifetime = (!self.spec.lifetime.is_zero()).then_some(self.spec.lifetime);
-        let mut wiring = Wiring::new(listen, lifetime, OwnLimits::default()).map_err(failed)?;
+        let mut wiring = Wiring::new(listen, None, lifetime, OwnLimits::default()).map_err(failed)?;
         let mut command = Command::new(&self.tap_binary);
         command.args(wiring.arguments()).current_dir("/");
         let child = wiring

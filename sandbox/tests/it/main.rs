@@ -43,6 +43,9 @@ mod separation;
 /// Model calls out of a sandbox without a network.
 mod relay;
 
+/// The way out of sandboxes that may reach some hosts.
+mod egress;
+
 /// The table of backends, and the whole suite as another user.
 mod registered;
 

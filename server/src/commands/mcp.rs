@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::exit::Exit;
 use crate::interrupt;
 use crate::mcp::Mcp;
-use crate::service::{ClientBaseUrl, Service, ServiceConfig};
+use crate::service::{ClientBaseUrl, Service, ServiceConfig, TaskAddresses};
 use crate::warm::{self, WarmArguments};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
@@ -44,11 +44,12 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let config = ServiceConfig {
         backend: sandbox.unwrap_or(DEFAULT_SANDBOX).to_owned(),
         verify_in: context.config.defaults.verify_in,
-        // No agent can reach standard input.
+        // No agent can reach standard input, neither from these nor by the addresses.
         shared: dressage_sandbox::registry()
             .iter()
             .map(|entry| entry.name)
             .collect(),
+        addresses: TaskAddresses::Any,
         limits: QueueLimits::of(arguments.concurrency.max(1)),
         // Whoever started this program may use what its environment holds.
         client_base_url: ClientBaseUrl::Any,

@@ -6,12 +6,12 @@ use crate::exit::Exit;
 use crate::http::{self, Access, AccessConfig, App, ControlToken, Listener, OpenEnv};
 use crate::interrupt;
 use crate::openenv::{EnvMode, PING, Sessions};
-use crate::service::{ClientBaseUrl, Service, ServiceConfig};
+use crate::service::{ClientBaseUrl, Service, ServiceConfig, TaskAddresses};
 use crate::terminal::{STRONG, styled};
 use crate::warm::{self, WarmArguments};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
-use dressage_wire::task::VerifyIn;
+use dressage_wire::task::{AllowedHost, AllowedHostError, VerifyIn};
 use secrecy::SecretString;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -57,6 +57,9 @@ pub struct Arguments {
     /// A backend without isolation from this machine's loopback that requests may choose; repeatable.
     #[arg(long, value_name = "NAME", help_heading = "Access")]
     pub allow_backend: Vec<String>,
+    /// An address that is not public and that tasks may allow their sandboxes, as it is in tasks; repeatable.
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = address, help_heading = "Access")]
+    pub allow_address: Vec<AllowedHost>,
     /// Rollouts at once.
     #[arg(long, value_name = "COUNT", help_heading = "Rollouts")]
     pub concurrency: Option<usize>,
@@ -90,6 +93,16 @@ fn limit(text: &str) -> Result<(String, usize), String> {
     match count.parse() {
         Ok(count) if count > 0 => Ok((name.to_owned(), count)),
         _ => Err(format!("`{count}` is not a count above zero")),
+    }
+}
+
+fn address(text: &str) -> Result<AllowedHost, String> {
+    let host: AllowedHost = text
+        .parse()
+        .map_err(|error: AllowedHostError| error.to_string())?;
+    match host.address() {
+        Some(_) => Ok(host),
+        None => Err(format!("`{text}` is not an address")),
     }
 }
 
@@ -145,7 +158,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         .map_err(|error| {
             Failure::from_error(Exit::MachineLacks, &error).hint("`--port` names another port")
         })?;
-    let needs_token = !config.shared.is_empty() && !is_open;
+    let reached = !config.shared.is_empty() || config.addresses.reach_loopback();
+    let needs_token = reached && !is_open;
     let service = Service::start(Arc::new(context.clone()), config).await?;
     let made = needs_token.then(|| ControlToken::make(&context.paths.data));
     let token = match made.transpose() {
@@ -220,10 +234,16 @@ fn service(
             shared.insert(entry.name);
         }
     }
+    let mut addresses = arguments.allow_address.clone();
+    for text in &file.allow_addresses {
+        addresses
+            .push(address(text).map_err(|problem| Failure::input(format!("`allow_addresses`: {problem}")))?);
+    }
     Ok(ServiceConfig {
         backend,
         verify_in: arguments.verify_in.or(defaults.verify_in),
         shared,
+        addresses: TaskAddresses::These(addresses),
         limits: QueueLimits {
             concurrency: arguments
                 .concurrency

@@ -228,7 +228,7 @@ fn head(stored: &StoredRollout, escapes: Escapes) -> Vec<String> {
         ),
         field(
             "sandbox",
-            format!("{}, network {}", row.backend, render::word(&start.task.network)),
+            format!("{}, network {}", row.backend, start.task.network),
         ),
         field(
             "capture",

@@ -212,6 +212,7 @@ impl Inner {
     async fn prepare(&self, spec: &RolloutSpec) -> Result<Vec<Prepared>, ServiceError> {
         let mut task = spec.task()?;
         task.verify_in = task.verify_in.or(self.config.verify_in);
+        self.config.addresses.check(&task.network)?;
         let task = Arc::new(task);
         check_agent(&self.context, &task)
             .map_err(|failure| ServiceError::from_failure(Code::AgentUnusable, &failure))?;

@@ -302,3 +302,33 @@ fn where_rollouts_could_reach_the_server_it_asks_for_a_token() {
     assert_eq!(server.get("/api/v1/queue").status, 200);
     server.stop();
 }
+
+#[test]
+fn a_server_takes_addresses_of_tasks_that_are_not_public_only_where_it_is_told() {
+    let place = Place::new();
+    let json = "content-type: application/json";
+    let spec = |host: &str| {
+        format!(
+            r#"{{"task": {{"instruction": "x", "network": {{"allow": ["pypi.org", "{host}"]}}}}, "endpoint": "demo", "backend": "local"}}"#
+        )
+    };
+    let server = Server::start(&place, &["--allow-address", "10.0.0.5:8080"]);
+    for host in [
+        "127.0.0.1:8000",
+        "10.0.0.5",
+        "169.254.169.254",
+        "[::1]:80",
+        "::ffff:127.0.0.1",
+    ] {
+        let refused = server.ask("POST", "/api/v1/rollouts", &[json], &spec(host));
+        let error = &refused.json()["error"];
+        assert_eq!(error["code"], "invalid_request", "{host}: {refused:?}");
+        assert!(error.to_string().contains("--allow-address"), "{error}");
+    }
+    assert_eq!(server.get("/api/v1/queue").status, 200, "no token is asked for");
+    server.stop();
+
+    let server = Server::start(&place, &["--allow-address", "127.0.0.1:8000"]);
+    assert_eq!(server.get("/api/v1/queue").status, 401, "an agent could reach it");
+    server.stop();
+}

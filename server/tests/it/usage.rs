@@ -29,6 +29,7 @@ fn numbers_that_are_none_are_exit_2_and_named() {
         ("--samples", "0"),
         ("--env", "novalue"),
         ("--network", "all"),
+        ("--network", "allow:*.org"),
         ("--verify-in", "other"),
         ("--mode", "proxy"),
     ] {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 const USAGE: &str = "usage: dressage-tap init (--control-fd NUMBER | --control-stdio) \
-                     [--relay-fd NUMBER --relay-listen ADDRESS] [--max-processes N] [--max-data-bytes N] \
-                     [--lifetime-ms N]";
+                     [--relay-fd NUMBER --relay-listen ADDRESS] [--egress-fd NUMBER --egress-listen ADDRESS] \
+                     [--max-processes N] [--max-data-bytes N] [--lifetime-ms N]";
 
 /// What init is told when it is started.
 #[derive(Debug, Default)]
@@ -14,6 +14,8 @@ pub(super) struct Options {
     /// The socket that the host speaks on; standard input and output if unset.
     pub(super) control_fd: Option<i32>,
     pub(super) relay: Option<RelayOptions>,
+    /// The way to a proxy of the host.
+    pub(super) egress: Option<RelayOptions>,
     /// Processes and threads, where no control group holds them.
     max_processes: Option<u64>,
     /// Private memory of each process, where no control group holds it.
@@ -32,6 +34,7 @@ impl Options {
         let usage = || io::Error::new(io::ErrorKind::InvalidInput, USAGE);
         let mut options = Self::default();
         let (mut stdio, mut relay_fd, mut relay_listen) = (false, None, None);
+        let (mut egress_fd, mut egress_listen) = (None, None);
         let mut rest = arguments
             .iter()
             .map(|argument| argument.to_str().unwrap_or_default());
@@ -47,6 +50,8 @@ impl Options {
                 "--control-fd" => options.control_fd = Some(descriptor()?),
                 "--relay-fd" => relay_fd = Some(descriptor()?),
                 "--relay-listen" => relay_listen = Some(value.parse().map_err(|_| usage())?),
+                "--egress-fd" => egress_fd = Some(descriptor()?),
+                "--egress-listen" => egress_listen = Some(value.parse().map_err(|_| usage())?),
                 "--max-processes" => options.max_processes = Some(number()?),
                 "--max-data-bytes" => options.max_data_bytes = Some(number()?),
                 "--lifetime-ms" => options.lifetime = Some(Duration::from_millis(number()?)),
@@ -56,11 +61,13 @@ impl Options {
         if options.control_fd.is_some() == stdio {
             return Err(usage());
         }
-        options.relay = match (relay_fd, relay_listen) {
-            (Some(fd), Some(listen)) => Some(RelayOptions { fd, listen }),
-            (None, None) => None,
-            _ => return Err(usage()),
+        let both = |fd, listen| match (fd, listen) {
+            (Some(fd), Some(listen)) => Ok(Some(RelayOptions { fd, listen })),
+            (None, None) => Ok(None),
+            _ => Err(usage()),
         };
+        options.relay = both(relay_fd, relay_listen)?;
+        options.egress = both(egress_fd, egress_listen)?;
         Ok(options)
     }
 

@@ -1,7 +1,10 @@
+use super::{AllowedHost, AllowedHostError};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
 
 /// What a sandbox can reach besides its model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkPolicy {
     /// Its own loopback, nothing else.
@@ -9,6 +12,50 @@ pub enum NetworkPolicy {
     None,
     /// The outside network, but never the host's loopback.
     Open,
+    /// These hosts, through a proxy of ours; at addresses that are not public only where such an address is one of them.
+    Allow(Vec<AllowedHost>),
+}
+
+/// A text is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkPolicyError {
+    /// None that there is.
+    #[error("`{0}` is neither none, open nor allow:HOST,...")]
+    Unknown(String),
+    /// One of the hosts is none.
+    #[error(transparent)]
+    Host(#[from] AllowedHostError),
+}
+
+/// `none`, `open` or `allow:HOST,...`.
+impl FromStr for NetworkPolicy {
+    type Err = NetworkPolicyError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkPolicyError> {
+        match (text, text.strip_prefix("allow:")) {
+            ("none", _) => Ok(Self::None),
+            ("open", _) => Ok(Self::Open),
+            (_, Some(hosts)) => {
+                let hosts: Result<Vec<AllowedHost>, _> =
+                    hosts.split(',').map(|host| host.trim().parse()).collect();
+                Ok(Self::Allow(hosts?))
+            }
+            _ => Err(NetworkPolicyError::Unknown(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for NetworkPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Open => f.write_str("open"),
+            Self::Allow(hosts) => {
+                let hosts: Vec<String> = hosts.iter().map(AllowedHost::to_string).collect();
+                write!(f, "allow:{}", hosts.join(","))
+            }
+        }
+    }
 }
 
 /// Whether verify runs where setup or the agent failed. After a cancellation, or without a sandbox, it never does.

@@ -1,9 +1,12 @@
-use super::{McpServer, Task, TaskError};
+use super::{McpServer, NetworkPolicy, Task, TaskError};
 use crate::sampling::Sampling;
 use std::collections::BTreeMap;
 
 /// Bytes that an instruction may have.
 pub const INSTRUCTION_MAX_BYTES: usize = 4 << 20;
+
+/// Hosts that a task may allow its sandbox to reach.
+pub const ALLOWED_HOSTS_MAX: usize = 256;
 
 /// Seconds that a stage may last: thirty days.
 pub const TIMEOUT_MAX_S: f64 = 30.0 * 24.0 * 3600.0;
@@ -56,6 +59,7 @@ impl Task {
             server.validate(name)?;
         }
         self.image()?;
+        self.network()?;
         self.limits.validate()?;
         self.sampling.validate("sampling")?;
         let range = self.reward;
@@ -70,6 +74,23 @@ impl Task {
 }
 
 impl Task {
+    fn network(&self) -> Result<(), TaskError> {
+        let NetworkPolicy::Allow(hosts) = &self.network else {
+            return Ok(());
+        };
+        match hosts.len() {
+            0 => Err(bad(
+                "network.allow",
+                "names no host; a sandbox without a network has network = \"none\"",
+            )),
+            count if count > ALLOWED_HOSTS_MAX => Err(bad(
+                "network.allow",
+                format!("names {count} hosts, over the limit of {ALLOWED_HOSTS_MAX}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// What the sandbox is made of, and who its programs are.
     fn image(&self) -> Result<(), TaskError> {
         if let Some(dockerfile) = &self.dockerfile {

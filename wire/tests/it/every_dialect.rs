@@ -555,6 +555,15 @@ proptest! {
     }
 
     #[test]
+    fn what_must_hold_for_hosts(
+        text in "((\\*\\.)?([a-cA-C1_.-]{0,8}|\\[[0-9a-f:.]{0,12}\\]|[0-9.]{3,12}|0x7f)(\\.org|\\.a\\.org)?\\.?(:[0-9+]{0,6}|@a.org)?\n){1,6}",
+        bytes in "\\PC{0,200}",
+    ) {
+        fuzzed::hosts(text.as_bytes());
+        fuzzed::hosts(bytes.as_bytes());
+    }
+
+    #[test]
     fn what_must_hold_for_streamed_replies(text in almost(RECORDED_STREAMS)) {
         fuzzed::streams(&text);
     }

@@ -11,7 +11,7 @@ use dressage_wire::call::CallEnd;
 use dressage_wire::capture::{Captured, RequestFacts, RequestRules, Shown, StreamEnd, StreamForm};
 use dressage_wire::scan::{canonical, decode_string, sound, write_string};
 use dressage_wire::sse::Splitter;
-use dressage_wire::task::CaptureMode;
+use dressage_wire::task::{AllowedHost, CaptureMode, Host, Target};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeSet;
@@ -64,6 +64,66 @@ pub fn json(bytes: &[u8]) {
     write_string(&text, &mut written);
     assert_eq!(serde_json::from_slice::<String>(&written).unwrap(), text);
     assert_eq!(decode_string(&written[1..written.len() - 1]), text);
+}
+
+/// Hosts that a sandbox wants to reach, and those that are allowed, one a line: what is read is written as it is read again, is
+/// nothing that a resolver takes for something else, and is allowed by itself, its wildcards and its own port alone.
+pub fn hosts(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> = text.lines().take(16).collect();
+    let allowed: Vec<AllowedHost> = lines.iter().filter_map(|line| line.parse().ok()).collect();
+    for host in &allowed {
+        assert_eq!(host.to_string().parse::<AllowedHost>().as_ref(), Ok(host));
+    }
+    for line in &lines {
+        for usual_port in [None, Some(80)] {
+            let Ok(target) = Target::parse(line, usual_port) else {
+                continue;
+            };
+            assert_eq!(Target::parse(&target.to_string(), None), Ok(target.clone()));
+            assert!(target.port > 0 && !line.contains('@'));
+            if let Host::Name(name) = &target.host {
+                let plain =
+                    |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
+                assert!(
+                    name.bytes().all(plain) && (1..=253).contains(&name.len()),
+                    "{name}"
+                );
+                assert!(
+                    !name.contains("..") && !name.starts_with('.') && !name.ends_with('.'),
+                    "{name}"
+                );
+                let last = name.rsplit('.').next().unwrap();
+                assert!(!last.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
+            }
+            for host in &allowed {
+                assert_eq!(
+                    host.allows(&target),
+                    is_allowed(&host.to_string(), &target),
+                    "{host} {target}"
+                );
+            }
+        }
+    }
+}
+
+/// Said once more, by texts alone.
+fn is_allowed(allowed: &str, target: &Target) -> bool {
+    let (host, port) = (target.host.to_string(), target.port);
+    let usual = if [80, 443].contains(&port) {
+        Some(allowed)
+    } else {
+        None
+    };
+    let own = allowed.strip_suffix(&format!(":{port}"));
+    [usual, own]
+        .into_iter()
+        .flatten()
+        .any(|wanted| match wanted.strip_prefix('*') {
+            // What begins with a dot is longer than that only where something is before it.
+            Some(below) => host.ends_with(below) && host.len() > below.len() && !host.starts_with('['),
+            None => host == wanted,
+        })
 }
 
 /// A request of an agent: refused, or a chat completion, the same each time; and a reply to it can be written.

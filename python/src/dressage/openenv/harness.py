@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -289,7 +289,8 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
     `sampling` is put on every model call over what OpenCode asks for; TRL gives it. `server` is the URL of a
     `dressage serve` with its `api_key`; without it that of DRESSAGE_URL, or one that is started here.
     `verify_when="always"` lets the verifier judge after a timeout or a failure of the agent, too. `verify_in="fresh"`
-    lets it judge in a second sandbox, into which only the working directory is copied. `tasks` are whole tasks by their
+    lets it judge in a second sandbox, into which only the working directory is copied. `network` is what sandboxes reach:
+    `"none"`, `"open"`, or a list of the hosts that they may reach and no others. `tasks` are whole tasks by their
     instruction, for trainers that pass the instruction alone. `options` are further ones of a rollout,
     such as `priority`.
     """
@@ -310,6 +311,7 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
         api_key: str | None = None,
         verify_when: Literal["completed", "always"] = "completed",
         verify_in: Literal["same", "fresh"] | None = None,
+        network: Literal["none", "open"] | Sequence[str] | None = None,
         tasks: Mapping[str, OpenCodeTask | dict[str, Any]] | None = None,
         options: Options | None = None,
     ) -> None:
@@ -334,6 +336,7 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
         self._api_key = api_key
         self._verify_when = verify_when
         self._verify_in = verify_in
+        self._network = network
         self._tasks = dict(tasks or {})
         self._options = options or {}
         self._client: Client | None = None
@@ -392,6 +395,8 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
         table["verify_when"] = self._verify_when
         if self._verify_in is not None:
             table["verify_in"] = self._verify_in
+        if self._network is not None:
+            table["network"] = self._network if isinstance(self._network, str) else {"allow": list(self._network)}
         told = {"seed": seed, "episode_id": episode_id}
         table["metadata"] = {**table["metadata"], **{key: value for key, value in told.items() if value is not None}}
         spec = rollout_spec(table, self._config, self._backend, self._mode)

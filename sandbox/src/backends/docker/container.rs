@@ -6,6 +6,7 @@ use super::image::Image;
 use super::stream::Output;
 use crate::control::Control;
 use crate::controlled::{Built, Ground, Inside};
+use crate::egress;
 use crate::launch::READY_TIMEOUT;
 use crate::remote::packed::pack;
 use crate::{BackendConfig, Channel, SandboxError, SandboxSpec};
@@ -157,6 +158,7 @@ impl Container {
         for (name, value) in [("HOME", &self.spec.home), ("LOGNAME", &user), ("USER", &user)] {
             env.insert(name.into(), value.clone());
         }
+        env.extend(egress::environment(&self.spec.network));
         Inside {
             home: self.spec.home.clone(),
             env,
@@ -277,7 +279,7 @@ impl Container {
                 ..Mount::default()
             });
         let network = match self.spec.network {
-            NetworkPolicy::None => "none",
+            NetworkPolicy::None | NetworkPolicy::Allow(_) => "none",
             NetworkPolicy::Open => "default",
         };
         let host_config = HostConfig {
@@ -494,6 +496,10 @@ impl Container {
             }
             None => (None, None),
         };
+        let egress = match egress::address(&self.spec.network) {
+            Some(address) => Some(self.start_relay(&address.to_string()).await?),
+            None => None,
+        };
         Ok(Built {
             body: Box::new(Contained {
                 engine: self.engine.clone(),
@@ -501,11 +507,12 @@ impl Container {
             }),
             control: Arc::new(control),
             relay,
+            egress,
             relay_address,
         })
     }
 
-    /// Starts the relay as another user than that of programs, who can neither end it nor look into it.
+    /// Starts a relay as another user than that of programs, who can neither end it nor look into it.
     async fn start_relay(&self, address: &str) -> Result<Box<dyn Channel>, SandboxError> {
         let failed = |source| SandboxError::Create {
             step: "start its relay".into(),

@@ -5,6 +5,7 @@ use super::skeleton::HOSTNAME;
 use super::system::{Arguments, OURS, SEARCH_PATH, USUAL_HOME, has_program, show_system};
 use crate::cgroup::{Controller, Hierarchies};
 use crate::controlled::{Built, Ground, Inside};
+use crate::egress;
 use crate::estate::Estate;
 use crate::fresh::make_fresh;
 use crate::launch::{OwnLimits, Wiring};
@@ -93,6 +94,7 @@ impl Bubble {
             env: env
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .chain(egress::environment(&self.spec.network))
                 .collect(),
             assets: self
                 .assets()
@@ -129,7 +131,9 @@ impl Bubble {
                 .saturating_duration_since(Instant::now())
                 .max(Duration::from_millis(1))
         });
-        let mut wiring = Wiring::new(listen, left, self.limits).map_err(failed("connect its init"))?;
+        let egress = egress::address(&self.spec.network);
+        let mut wiring =
+            Wiring::new(listen, egress, left, self.limits).map_err(failed("connect its init"))?;
         let (info, their_info) = info_pipe().map_err(failed("make a pipe"))?;
         let (their_gate, gate) = pipe2(OFlag::O_CLOEXEC)
             .map_err(io::Error::from)

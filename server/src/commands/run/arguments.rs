@@ -7,6 +7,7 @@ use dressage_rollout::agents::Agents;
 use dressage_sandbox::registry;
 use dressage_wire::task::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyIn};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// What it takes.
 #[derive(Debug, Default, clap::Args)]
@@ -135,8 +136,8 @@ pub struct Arguments {
     /// Image or template of the sandbox, for backends with such.
     #[arg(long, value_name = "NAME", help_heading = "Sandbox")]
     pub image: Option<String>,
-    /// What the sandbox can reach besides its model.
-    #[arg(long, value_name = "POLICY", value_parser = named(NETWORKS), help_heading = "Sandbox")]
+    /// What the sandbox can reach besides its model: none, open, or allow:HOST,... for these hosts only.
+    #[arg(long, value_name = "POLICY", value_parser = NetworkPolicy::from_str, help_heading = "Sandbox")]
     pub network: Option<NetworkPolicy>,
     #[command(flatten)]
     pub warm: WarmArguments,
@@ -205,7 +206,6 @@ const CAPTURES: &[(&str, CaptureMode)] = &[
 ];
 /// What `--verify-in` takes.
 pub const PLACES: &[(&str, VerifyIn)] = &[("same", VerifyIn::Same), ("fresh", VerifyIn::Fresh)];
-const NETWORKS: &[(&str, NetworkPolicy)] = &[("none", NetworkPolicy::None), ("open", NetworkPolicy::Open)];
 
 fn agents() -> String {
     let agents = Agents::builtin();

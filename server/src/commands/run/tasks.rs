@@ -152,8 +152,8 @@ fn put_over(arguments: &Arguments, task: &mut Task) {
         task.dockerfile = None;
     }
     task.verify_in = arguments.verify_in.or(task.verify_in);
-    if let Some(network) = arguments.network {
-        task.network = network;
+    if let Some(network) = &arguments.network {
+        task.network.clone_from(network);
     }
     let agent = &mut task.agent;
     over(&mut agent.name, arguments.agent.clone());

@@ -88,6 +88,59 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
 }
 
 #[test]
+fn a_network_of_some_hosts_is_read_from_toml_and_json_and_from_the_command_line() {
+    let toml = "instruction = 'x'\nnetwork = { allow = ['PyPI.org', '*.example.org:8443', '10.0.0.1:80'] }";
+    let json =
+        r#"{"instruction": "x", "network": {"allow": ["pypi.org", "*.example.org:8443", "10.0.0.1:80"]}}"#;
+    let task = Task::from_toml(toml).unwrap();
+    assert_eq!(task, Task::from_json(json.as_bytes()).unwrap());
+    let text = "allow:pypi.org,*.example.org:8443,10.0.0.1:80";
+    assert_eq!(task.network, text.parse().unwrap());
+    assert_eq!(task.network.to_string(), text);
+    let again = serde_json::to_vec(&task).unwrap();
+    assert_eq!(Task::from_json(&again).unwrap(), task);
+    for text in ["none", "open"] {
+        let network: NetworkPolicy = text.parse().unwrap();
+        assert_eq!(network.to_string(), text);
+    }
+    for (text, told) in [
+        ("shut", "`shut` is neither none, open nor allow:HOST,..."),
+        ("allow:", "`` is neither an address nor the name of a host"),
+        (
+            "allow:a.org,,b.org",
+            "`` is neither an address nor the name of a host",
+        ),
+        ("allow:*.org", "`*.org` would allow a whole top-level domain"),
+    ] {
+        let error = text.parse::<NetworkPolicy>().unwrap_err().to_string();
+        assert!(error.starts_with(told), "{error}");
+    }
+}
+
+#[test]
+fn a_network_that_cannot_be_is_refused_with_its_place() {
+    let many: Vec<String> = (0..257).map(|number| format!("'{number}.example.org'")).collect();
+    let many = format!("{{ allow = [{}] }}", many.join(", "));
+    for (network, told) in [
+        ("{ allow = [] }", "`network.allow` names no host"),
+        (
+            many.as_str(),
+            "`network.allow` names 257 hosts, over the limit of 256",
+        ),
+        (
+            "{ allow = ['a b'] }",
+            "`a b` is neither an address nor the name of a host",
+        ),
+        ("{ allow = [3] }", "`network"),
+        ("{ deny = ['a.org'] }", "`network"),
+        ("'shut'", "`network"),
+    ] {
+        let error = toml_error(&format!("instruction = 'x'\nnetwork = {network}")).to_string();
+        assert!(error.contains(told), "{network}: {error}");
+    }
+}
+
+#[test]
 fn an_unknown_key_is_named_with_the_nearest() {
     for (text, path, nearest) in [
         ("instruction = 'x'\nverfy = []", "verfy", Some("verify")),
