@@ -41,6 +41,10 @@ export async function serve({ agent = "scripted", arguments: given = [], environ
   let said = "";
   for (const stream of [child.stdout, child.stderr]) stream.on("data", (data) => (said = (said + data).slice(-20_000)));
   const exited = new Promise((done) => child.once("exit", done));
+  // One that a test left where it failed.
+  process.once("exit", () => child.kill("SIGKILL"));
+  child.unref();
+  for (const stream of [child.stdout, child.stderr]) stream.unref();
   await until("the server’s port", () => {
     if (child.exitCode !== null) throw new Error(`the server ended:\n${said}`);
     return existsSync(ports);
@@ -62,6 +66,7 @@ export async function serve({ agent = "scripted", arguments: given = [], environ
       return row;
     },
     stop: async () => {
+      child.ref();
       child.kill("SIGTERM");
       await exited;
       rmSync(folder, { recursive: true, force: true });

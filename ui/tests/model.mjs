@@ -64,5 +64,7 @@ export async function modelServer(reply) {
     });
   });
   await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  // A test that fails leaves it open.
+  server.unref();
   return { url: `http://127.0.0.1:${server.address().port}/v1`, calls: () => calls, close: () => new Promise((done) => server.close(done) && server.closeAllConnections()) };
 }

@@ -113,6 +113,8 @@ function agentSaid(event) {
 
 /** The last thing that an agent did, in a line. */
 export function lastWord(model) {
+  const running = [...model.commands.values()].findLast((command) => command.result === null);
+  if (running?.output) return plain(running.output.slice(-400).trimEnd().split("\n").at(-1));
   for (let place = model.activity.length - 1; place >= 0; place -= 1) {
     const entry = model.activity[place];
     if (entry.kind === "agent" && entry.agent.kind === "tool") return plain(`${entry.agent.name} ${entry.agent.input}`.slice(0, 200));

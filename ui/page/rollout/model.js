@@ -61,8 +61,10 @@ export class Model {
         return this.#note(at, { kind: "command", stage: what.stage, command });
       }
       case "command_output": {
-        const command = this.commands.get(`${what.stage}:${what.index}`);
-        if (!command) return undefined;
+        const key = `${what.stage}:${what.index}`;
+        // Whoever came in the middle does not know what it is.
+        const command = this.commands.get(key) ?? { stage: what.stage, index: what.index, command: "", output: "", cut: true, result: null, at };
+        this.commands.set(key, command);
         command.output += what.text;
         if (command.output.length > OUTPUT_MAX) {
           command.output = command.output.slice(-OUTPUT_MAX / 2);

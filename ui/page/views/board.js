@@ -129,7 +129,7 @@ export async function board(page) {
     const button = h("button", { type: "button", class: "button small", onclick: () => cancel(row.id, button), "aria-label": `Cancel ${plain(row.title)}` }, "Cancel");
     const time = h("span");
     let timed = null;
-    const node = h("article", { class: "card" }, h("div", { class: "top" }, link, h("span", { class: "space" }), state), h("div", { class: "row small muted" }, dots, row.agent, h("span", null, "·"), row.endpoint, row.group && h("span", null, `· sample ${row.sample}`)), last,
+    const node = h("article", { class: "card" }, h("div", { class: "top" }, link, h("span", { class: "space" }), state), h("div", { class: "row small muted" }, dots, h("span", { class: "ellipsis" }, [row.agent, row.endpoint, `#${row.sample}`].join(" · "))), last,
       h("div", { class: "foot" }, time, numbers, h("span", { class: "space" }), button));
     let before = "";
     const drawCard = (now, model) => {
