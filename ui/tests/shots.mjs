@@ -23,8 +23,7 @@ try {
   const VIEWS = [
     ["rollouts", ""], ["run", "run?preset=binary_search"], ["live", `rollouts/${running[0]}`], ["board", "board", 2500], ["rollout", `rollouts/${first}`],
     ["conversation", `rollouts/${first}/conversation`], ["tokens", `rollouts/${first}/tokens?call=1&token=12`, 700], ["calls", `rollouts/${first}/calls`],
-    ["files", `rollouts/${first}/files`], ["group", `groups/${group}`], ["compare", `compare/${ids[1]}/${ids[2]}`], ["machine", "machine", 800],
-    ["failed", `rollouts/${ids.at(-1)}`],
+    ["group", `groups/${group}`], ["machine", "machine", 800],
   ];
   const only = process.env.SHOTS?.split(",");
   for (const scheme of ["light", "dark"]) {
@@ -40,7 +39,7 @@ try {
     if (page.problems.length > 0) console.error(page.problems.join("\n"));
   }
   const phone = await browser.page({ viewport: { width: 390, height: 780 }, isMobile: true, deviceScaleFactor: 1 });
-  for (const [name, view] of [["rollouts", ""], ["rollout", `rollouts/${first}`], ["tokens", `rollouts/${first}/tokens`]]) {
+  for (const [name, view] of [["rollout", `rollouts/${first}`], ["tokens", `rollouts/${first}/tokens`]]) {
     if (only && !only.includes(name)) continue;
     await phone.goto(`${server.base}/web/${view}`);
     await phone.waitForFunction(() => !document.querySelector("main .loading"));

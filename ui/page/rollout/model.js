@@ -92,8 +92,9 @@ export class Model {
         return undefined;
       }
       case "call_ended":
+        // Its end is told when it is stored, which can be a while after it.
+        this.calls.push({ ...what.call, began: this.open.get(what.call.id)?.at ?? at - what.call.duration_ms });
         this.open.delete(what.call.id);
-        this.calls.push({ ...what.call, at });
         return this.#note(at, { kind: "call", call: what.call });
       case "reward":
         this.reward = what.value;

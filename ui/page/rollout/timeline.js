@@ -50,7 +50,7 @@ export function timeline(id, model) {
         made.set(call.id, mark);
         calls.append(mark);
       }
-      mark.style.setProperty("left", left(call.at - call.duration_ms));
+      mark.style.setProperty("left", left(call.began));
       mark.style.setProperty("width", width(call.duration_ms));
     }
     for (const [call, { at }] of model.open) {
