@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak bench fuzz wheel static prepare clean
+.PHONY: help demo test test-web build soak bench fuzz wheel static prepare clean
 .PHONY: environments suites clients package exports
 
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
@@ -16,7 +16,7 @@ export DRESSAGE_TAP_BINARY := $(STATIC)
 AS_TESTS := --features dressage/as-tests
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: build ## run a real agent in a sandbox, from task to reward; no network, no key
 	@target/release/dressage agents install opencode
@@ -38,6 +38,9 @@ test: prepare ## formatting, lints, all tests, docs
 	@$(MAKE) --no-print-directory --jobs 2 suites clients package exports
 	@scripts/docker-engine stop
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked $(AS_TESTS)
+
+test-web: prepare ## the page in a real browser, against the program that `make test` built
+	scripts/web-tests target/debug/dressage
 
 # The parts of `test` that are done two at once: each waits for the network, a sandbox or a client about as long as it computes.
 environments: prepare

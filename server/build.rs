@@ -1,6 +1,7 @@
-//! Hands the bytes of `dressage-tap` to the program that embeds them.
+//! Hands the bytes of `dressage-tap`, and the files of the page, to the program that embeds them.
 
-use std::path::Path;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::exit;
 
 const VARIABLE: &str = "DRESSAGE_TAP_BINARY";
@@ -25,6 +26,42 @@ fn main() {
     if let Err(error) = std::fs::copy(&path, Path::new(&out).join("dressage-tap")) {
         fail(&format!("{} cannot be copied: {error}", path.display()));
     }
+    if let Err(error) = page(Path::new(&out)) {
+        eprintln!("the files of the page in `{PAGE}` cannot be read: {error}");
+        exit(1)
+    }
+}
+
+/// Where the files of the page are.
+const PAGE: &str = "../ui/page";
+
+/// Writes the table of the page's files: the path below [`PAGE`], and the bytes.
+fn page(out: &Path) -> std::io::Result<()> {
+    println!("cargo:rerun-if-changed={PAGE}");
+    let root = Path::new(PAGE).canonicalize()?;
+    let mut files = Vec::new();
+    collect(&root, &mut files)?;
+    files.sort();
+    let mut table = String::from("&[\n");
+    for path in files {
+        let name = path.strip_prefix(&root).map_err(std::io::Error::other)?;
+        // A string takes everything.
+        _ = writeln!(table, "    ({name:?}, include_bytes!({path:?})),");
+    }
+    table.push_str("]\n");
+    std::fs::write(out.join("page.rs"), table)
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
 }
 
 /// Ends the build with what to do, instead of an error inside `include_bytes!`.

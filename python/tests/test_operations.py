@@ -25,6 +25,7 @@ METHODS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "list_rollouts": ("page", ()),
     "get_rollout": ("get", ("{id}",)),
     "cancel_rollout": ("cancel", ("{id}",)),
+    "list_groups": ("groups", ()),
     "list_calls": ("calls", ("{id}",)),
     "get_call": ("call", ("{id}", INDEX)),
     "get_trajectory": ("trajectory", ("{id}",)),
@@ -44,6 +45,10 @@ METHODS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "list_agents": ("agents", ()),
     "list_backends": ("backends", ()),
     "list_presets": ("presets", ()),
+    "list_sandboxes": ("sandboxes", ()),
+    "end_sandbox": ("end_sandbox", ("{id}",)),
+    "doctor": ("doctor", ()),
+    "read_task": ("read_task", ('instruction = "x"',)),
     "get_queue": ("queue", ()),
     "get_version": ("version", ()),
 }

@@ -117,6 +117,14 @@ impl CallSink for Feed {
         self.events.tell(Event::CallStarted { call: id });
     }
 
+    fn sampled(&self, id: CallId, tokens: usize, new: &[String]) {
+        self.events.tell(Event::CallProgress {
+            call: id,
+            tokens: tokens as u64,
+            text: new.concat(),
+        });
+    }
+
     fn finished(&self, call: Call) {
         lock(&self.seen).look_at(&call);
         let kept = match &*lock(&self.sender) {

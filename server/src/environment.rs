@@ -48,6 +48,7 @@ pub mod names {
     pub const MAX_CONCURRENT_ENVS: &str = "MAX_CONCURRENT_ENVS";
     pub const OPENENV_MODE: &str = "OPENENV_MODE";
     pub const ENABLE_WEB_INTERFACE: &str = "ENABLE_WEB_INTERFACE";
+    pub const SPACE_ID: &str = "SPACE_ID";
     pub const VLLM_URL: &str = "VLLM_URL";
     pub const VLLM_API_KEY: &str = "VLLM_API_KEY";
     pub const VLLM_MODEL: &str = "VLLM_MODEL";
@@ -139,6 +140,11 @@ pub const VARIABLES: &[Variable] = &[
         names::ENABLE_WEB_INTERFACE,
         DotEnv::Honoured,
         "whether `dressage serve` shows pages at `/` and `/web`, as in OpenEnv; default `true`",
+    ),
+    variable(
+        names::SPACE_ID,
+        DotEnv::Ignored,
+        "set in a Space of Hugging Face: `/web` may then be shown in a frame of huggingface.co",
     ),
     variable(
         names::VLLM_URL,

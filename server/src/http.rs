@@ -36,7 +36,7 @@ pub use token::ControlToken;
 
 use crate::mcp::McpService;
 use crate::service::{Code, Service, ServiceError};
-use crate::{openenv, rest};
+use crate::{openenv, rest, web};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
@@ -86,6 +86,7 @@ pub fn router(app: App) -> Router {
     let routes = Router::new()
         .nest("/api/v1", rest::router())
         .merge(openenv::router(app.openenv.mode))
+        .merge(web::router(app.service.context()))
         .route("/openapi.json", get(rest::openapi::json))
         .route("/docs", get(rest::reference::page))
         .route("/docs/style.css", get(rest::reference::style))

@@ -84,6 +84,9 @@ mod openenv;
 /// MCP.
 mod mcp;
 
+/// The page.
+mod web;
+
 use clap::Parser;
 use cli::{Cli, Color, Command};
 use error::Failure;

@@ -183,7 +183,8 @@ impl<'a> Teller<'a> {
             | Event::Released { .. }
             | Event::CommandStarted { .. }
             | Event::CommandOutput { .. }
-            | Event::CallStarted { .. } => {}
+            | Event::CallStarted { .. }
+            | Event::CallProgress { .. } => {}
         }
     }
 

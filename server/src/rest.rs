@@ -3,6 +3,9 @@
 /// Asking for rollouts, and what comes of them.
 pub mod rollouts;
 
+/// Rollouts that were asked for together.
+pub mod groups;
+
 /// What was recorded of a rollout.
 pub mod records;
 
@@ -20,6 +23,9 @@ pub mod catalogue;
 
 /// One endpoint: pauses, the version of its weights, what it returns.
 pub mod endpoints;
+
+/// The sandboxes that are there, and what this machine can do.
+pub mod machine;
 
 /// The OpenAPI document.
 pub mod openapi;
@@ -45,6 +51,7 @@ pub fn router() -> Router<App> {
         .route("/rollouts/{id}/events", get(events::of_rollout))
         .route("/rollouts/{id}/exec", post(held::exec))
         .route("/rollouts/{id}/finish", post(held::finish))
+        .route("/groups", get(groups::list))
         .route("/export", get(export::export))
         .route("/events", get(events::of_all))
         .route("/endpoints", get(catalogue::endpoints))
@@ -54,7 +61,11 @@ pub fn router() -> Router<App> {
         .route("/endpoints/{name}/probe", post(endpoints::probe))
         .route("/agents", get(catalogue::agents))
         .route("/backends", get(catalogue::backends))
+        .route("/sandboxes", get(machine::sandboxes))
+        .route("/sandboxes/{id}/end", post(machine::end))
+        .route("/doctor", get(machine::doctor))
         .route("/presets", get(catalogue::presets))
+        .route("/tasks/read", post(catalogue::read_task))
         .route("/queue", get(catalogue::queue))
         .route("/version", get(catalogue::version))
 }

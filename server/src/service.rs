@@ -52,10 +52,10 @@ use crate::traces::{Exporter, Settings, Traced, Traces};
 use crate::workspace::{Context, Workspace};
 use dressage_rollout::{Held, HoldError, Live, LiveRollout, LiveState, Observer, QueueLimits, Supervisor};
 use dressage_sandbox::{Backend, Pools};
-use dressage_store::{ListFilter, RolloutRow, RolloutState, Store};
+use dressage_store::{ListFilter, ListSort, RolloutRow, RolloutState, Store};
 use dressage_tap::Upstream;
 use dressage_tap::address::AddressPolicy;
-use dressage_wire::ids::RolloutId;
+use dressage_wire::ids::{RolloutId, SandboxId};
 use dressage_wire::probe::ProbeReport;
 use dressage_wire::rollout::{Recorder, RolloutOutcome};
 use dressage_wire::task::{AllowedHost, NetworkPolicy, VerifyIn};
@@ -296,11 +296,14 @@ impl Service {
         let mut rows = self.store().list(&filter).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
-        let next_cursor = rows.last().filter(|_| more).map(|row| row.id);
+        let by_time = filter.sort == ListSort::Created;
+        let next_cursor = rows.last().filter(|_| more && by_time).map(|row| row.id);
+        let next_skip = (more && !by_time).then(|| filter.skip.saturating_add(limit));
         let live = self.live().borrow().clone();
         Ok(Page {
             rollouts: rows.into_iter().map(|row| summary(row, &live)).collect(),
             next_cursor,
+            next_skip,
         })
     }
 
@@ -349,6 +352,16 @@ impl Service {
             )
             .hint(Some("stop it where it was started".into()))),
         }
+    }
+
+    /// Ends a sandbox that a dead process left.
+    ///
+    /// # Errors
+    /// A backend that cannot be used, or does not end it.
+    pub async fn end_sandbox(&self, backend: &str, sandbox: SandboxId) -> Result<(), ServiceError> {
+        let backend = self.0.backend(backend)?;
+        let ended = backend.delete(sandbox).await;
+        ended.map_err(|error| ServiceError::from_error(Code::SandboxFailed, &error).hint(error.hint()))
     }
 
     /// The sandbox of a rollout that is held.

@@ -35,6 +35,9 @@ mod unsaved;
 /// Finding rollouts.
 mod list;
 
+/// Groups of rollouts.
+mod groups;
+
 /// Giving back what was kept of them.
 mod read;
 
@@ -53,10 +56,11 @@ pub use export::{
     Compression, Export, ExportCounts, ExportFilter, FilterError, Format, ParquetError, RowWriter, Wanted,
     read_parquet,
 };
+pub use groups::{GroupFilter, GroupRow};
 pub use import::Imported;
 pub use open::Store;
 pub use queue::{Adopted, Enqueued, Idempotency, QueuedRollout};
 pub use read::StoredRollout;
-pub use rows::{ListFilter, RolloutCounts, RolloutRow};
+pub use rows::{ListFilter, ListOrder, ListSort, RolloutCounts, RolloutRow};
 pub use transcript::Transcript;
 pub use write::title;

@@ -1,6 +1,8 @@
 use crate::error::StoreError;
 use crate::open::Store;
-use crate::rows::{COLUMNS, ListFilter, QUEUED_COLUMNS, RolloutCounts, RolloutRow, signed, word};
+use crate::rows::{
+    COLUMNS, ListFilter, ListOrder, ListSort, QUEUED_COLUMNS, RolloutCounts, RolloutRow, signed, word,
+};
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::RolloutState;
 use sqlx::sqlite::SqliteRow;
@@ -12,15 +14,22 @@ impl Store {
     /// Rollouts, those that wait included, the one asked for last first: in the descending order of their ids.
     ///
     /// A rollout keeps its place in lists from its submission on. So pages, each after the last id of the one before, show
-    /// each rollout that was there at the first page once, whatever begins, ends and is added meanwhile.
+    /// each rollout that was there at the first page once, whatever begins, ends and is added meanwhile. Sorted by anything
+    /// else than time it has only those that have begun, and pages shift when something changes.
     ///
     /// # Errors
     /// A database that cannot be read.
     pub async fn list(&self, filter: &ListFilter) -> Result<Vec<RolloutRow>, StoreError> {
         const OPERATION: &str = "listing rollouts";
-        let texts = self.texts(filter).await;
-        let texts = texts.map_err(|source| self.failed(OPERATION, source))?;
-        let Some(mut query) = list_query(filter, &texts) else {
+        let query = match filter.sort {
+            ListSort::Created => {
+                let texts = self.texts(filter).await;
+                let texts = texts.map_err(|source| self.failed(OPERATION, source))?;
+                list_query(filter, &texts)
+            }
+            _ => sorted_query(filter),
+        };
+        let Some(mut query) = query else {
             return Ok(Vec::new());
         };
         let rows = query.build().fetch_all(&self.readers).await;
@@ -238,6 +247,26 @@ fn list_query(filter: &ListFilter, texts: &Texts) -> Option<QueryBuilder<Sqlite>
     (begun.is_some() || waiting).then_some(query)
 }
 
+/// A query for what passes a filter and has begun, sorted; `None` where nothing can.
+fn sorted_query(filter: &ListFilter) -> Option<QueryBuilder<Sqlite>> {
+    let states = begun_states(filter)?;
+    let mut query = QueryBuilder::new("SELECT ");
+    query.push(COLUMNS).push(" FROM rollouts WHERE true").push(states);
+    push_common(&mut query, filter);
+    push_outcome(&mut query, filter);
+    let column = filter.sort.column();
+    let direction = match filter.order {
+        ListOrder::Descending => "DESC",
+        ListOrder::Ascending => "ASC",
+    };
+    query.push(format!(
+        " ORDER BY {column} IS NULL, {column} {direction}, id DESC LIMIT "
+    ));
+    query.push_bind(filter.limit.map_or(-1, i64::from));
+    query.push(" OFFSET ").push_bind(i64::from(filter.skip));
+    Some(query)
+}
+
 /// The condition on the state of those that have begun; `None` where those are not asked for.
 fn begun_states(filter: &ListFilter) -> Option<String> {
     let begun = filter
@@ -325,7 +354,7 @@ fn push_order(query: &mut QueryBuilder<Sqlite>, order: &'static str, filter: &Li
 }
 
 /// A pattern for LIKE that text with `part` in it fits.
-fn containing(part: &str) -> String {
+pub(crate) fn containing(part: &str) -> String {
     let mut pattern = String::from("%");
     for character in part.chars() {
         if matches!(character, '%' | '_' | '\\') {

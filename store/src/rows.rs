@@ -121,6 +121,53 @@ pub struct ListFilter {
     pub after: Option<RolloutId>,
     /// At most so many.
     pub limit: Option<u32>,
+    /// What they are sorted by.
+    pub sort: ListSort,
+    /// In which direction; those that lack what is sorted by come last in both.
+    pub order: ListOrder,
+    /// So many of the first are left out: the way to the next page where they are not sorted by time.
+    pub skip: u32,
+}
+
+/// What a list is sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListSort {
+    /// When they were asked for. The only one that lists what waits too.
+    #[default]
+    Created,
+    /// The reward.
+    Reward,
+    /// Wall time.
+    WallMs,
+    /// Calls.
+    Calls,
+    /// Sampled tokens.
+    CompletionTokens,
+}
+
+impl ListSort {
+    /// The column.
+    pub(crate) fn column(self) -> &'static str {
+        match self {
+            Self::Created => "id",
+            Self::Reward => "reward",
+            Self::WallMs => "wall_ms",
+            Self::Calls => "calls",
+            Self::CompletionTokens => "completion_tokens",
+        }
+    }
+}
+
+/// In which direction a list is sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListOrder {
+    /// The highest, or the latest, first.
+    #[default]
+    Descending,
+    /// The lowest first. Not of what is sorted by time.
+    Ascending,
 }
 
 /// What a list selects of `rollouts`, in the order in which [`RolloutRow::read`] reads.

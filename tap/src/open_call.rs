@@ -129,6 +129,14 @@ impl OpenCall {
         }
     }
 
+    /// So many tokens of it have come, the last of them `new`.
+    #[cfg(feature = "shared")]
+    pub(crate) fn sampled(&self, tokens: usize, new: &[String]) {
+        if let Some(open) = &self.open {
+            open.session.sink.sampled(open.meta.id, tokens, new);
+        }
+    }
+
     /// It goes to the endpoint now.
     pub(crate) fn dispatch(&mut self, body: &Bytes) {
         let Some(open) = &mut self.open else { return };

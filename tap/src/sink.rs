@@ -18,6 +18,12 @@ pub trait CallSink: Send + Sync {
         let _ = (id, body);
     }
 
+    /// Tokens of a streamed reply have come: how many so far, and the endpoint's names for those since this was said last. Said
+    /// twice a second at most, and not of the last ones.
+    fn sampled(&self, id: CallId, tokens: usize, new: &[String]) {
+        let _ = (id, tokens, new);
+    }
+
     /// The entries of log-probabilities of the call's first choice as the endpoint wrote them, a JSON array. Called right
     /// before `finished`, where [`SessionConfig::keep_entries`](crate::SessionConfig::keep_entries) asks for them.
     fn entries(&self, id: CallId, entries: Bytes) {

@@ -24,6 +24,10 @@ const HOLD: Duration = Duration::from_millis(50);
 /// (it writes, flushes and writes again) before other tasks run, of which one is the endpoint's connection.
 const TURNS: u8 = 2;
 
+/// How often it is told at most what a call has sampled while it goes on.
+#[cfg(feature = "shared")]
+const TELL: Duration = Duration::from_millis(500);
+
 /// How long the end of a body may come after its last event, for the endpoint's connection to be used again.
 const TRAILING: Duration = Duration::from_secs(1);
 
@@ -39,6 +43,30 @@ pub(crate) struct Streaming {
     phase: Phase,
     waits: Waits,
     timer: Option<Pin<Box<Sleep>>>,
+    #[cfg(feature = "shared")]
+    told: Told,
+}
+
+/// How far it was told what is sampled, and when it is told next.
+#[cfg(feature = "shared")]
+struct Told {
+    tokens: usize,
+    next: Instant,
+}
+
+#[cfg(feature = "shared")]
+impl Told {
+    fn look(&mut self, call: &OpenCall, capture: &dyn StreamCapture, now: Instant) {
+        if now < self.next {
+            return;
+        }
+        let new = capture.sampled().get(self.tokens..).unwrap_or_default();
+        if !new.is_empty() {
+            self.tokens += new.len();
+            self.next = now + TELL;
+            call.sampled(self.tokens, new);
+        }
+    }
 }
 
 /// The first part of a stream, which is not gathered: an agent waits for it, and behind a fast endpoint there is always
@@ -111,6 +139,8 @@ impl Streaming {
                 phase,
                 waits,
                 timer: None,
+                #[cfg(feature = "shared")]
+                told: Told { tokens: 0, next: now },
             },
         )
     }
@@ -178,6 +208,8 @@ impl Streaming {
         if seen.content {
             call.first_content();
         }
+        #[cfg(feature = "shared")]
+        self.told.look(call, &**capture, self.waits.received);
         if let Err(error) = pushed {
             self.end(StreamEnd::Cut, Some(error.to_string()));
         } else if seen.done {

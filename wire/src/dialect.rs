@@ -183,6 +183,10 @@ pub trait StreamCapture: Send {
     /// What has been seen so far.
     fn seen(&self) -> StreamSeen;
 
+    /// The endpoint's names for the tokens of the first choice that have come so far; none where it sends no
+    /// log-probabilities.
+    fn sampled(&self) -> &[String];
+
     /// Ends the capture, once. Appends what was held back; never the dialect's last event unless the endpoint sent it
     /// after a whole turn, so where [`Captured::end`] is not `Complete` and no error event was seen, `fail` or a reset
     /// connection is the caller's to do.

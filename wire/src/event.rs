@@ -112,6 +112,15 @@ pub enum Event {
         /// Its id.
         call: crate::ids::CallId,
     },
+    /// Tokens of a call that goes on were sampled: told twice a second at most, of streams with log-probabilities.
+    CallProgress {
+        /// Its id.
+        call: crate::ids::CallId,
+        /// How many were sampled so far.
+        tokens: u64,
+        /// Those since it was told last, as the endpoint names them.
+        text: String,
+    },
     /// A call ended and is recorded.
     CallEnded {
         /// Its numbers.
@@ -154,6 +163,7 @@ impl Event {
             Self::CommandEnded { .. } => "command_ended",
             Self::Agent { .. } => "agent",
             Self::CallStarted { .. } => "call_started",
+            Self::CallProgress { .. } => "call_progress",
             Self::CallEnded { .. } => "call_ended",
             Self::Reward { .. } => "reward",
             Self::Held { .. } => "held",

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx
 from typing_extensions import Self, Unpack
@@ -145,9 +145,12 @@ class AsyncClient:
             page = await self.page(**filters)
             for rollout in page.rollouts:
                 yield rollout
-            if page.next_cursor is None:
+            if not api.go_on(filters, page):
                 return
-            filters["cursor"] = page.next_cursor
+
+    async def groups(self, **filters: Any) -> models.Groups:
+        """A page of groups, the latest first; the filters are those of `Client.groups`."""
+        return await self._send(api.groups(filters))
 
     # --- what is kept of a rollout ---
 
@@ -281,9 +284,25 @@ class AsyncClient:
         """The ready-made tasks."""
         return await self._send(api.presets())
 
+    async def read_task(self, text: str, file_format: Literal["toml", "json"] = "toml") -> dict[str, Any]:
+        """The task that the text of a task file says, with its defaults."""
+        return await self._send(api.read_task(text, file_format))
+
     async def queue(self) -> models.Queue:
         """What waits and runs, and the limits."""
         return await self._send(api.queue())
+
+    async def sandboxes(self) -> dict[str, Any]:
+        """The sandboxes of the server's data directory, by their leases, and those that are kept ready."""
+        return await self._send(api.sandboxes())
+
+    async def end_sandbox(self, sandbox: str) -> dict[str, Any]:
+        """Ends a sandbox that a dead process left; one of a rollout of the server by cancelling that."""
+        return await self._send(api.end_sandbox(sandbox))
+
+    async def doctor(self) -> dict[str, Any]:
+        """What the server's machine can do."""
+        return await self._send(api.doctor())
 
     async def version(self) -> models.Version:
         """What the server is, and which versions of stored and exported forms it writes."""

@@ -88,6 +88,11 @@ def read_list(kind: type[M], key: str) -> Callable[[httpx.Response], list[M]]:
     return read
 
 
+def read_object(response: httpx.Response) -> dict[str, Any]:
+    """Reads a reply as it is."""
+    return parsed(TypeAdapter(dict[str, Any]).validate_json, response.content)
+
+
 def parsed(read: Callable[[Any], T], content: object) -> T:
     """What `read` makes of `content`.
 
@@ -123,6 +128,17 @@ def list_rollouts(filters: Mapping[str, Any]) -> Request[models.Page]:
     return Request("GET", "/rollouts", read_model(models.Page), params=params)
 
 
+def go_on(filters: dict[str, Any], page: models.Page) -> bool:
+    """Makes the filters of a page those of the next one; False where there is none."""
+    if page.next_cursor is not None:
+        filters["cursor"] = page.next_cursor
+    elif page.next_skip is not None:
+        filters["skip"] = page.next_skip
+    else:
+        return False
+    return True
+
+
 def get(rollout: str) -> Request[models.Rollout]:
     """`GET /rollouts/{id}`."""
     return Request("GET", rollout_path(rollout), read_model(models.Rollout))
@@ -151,9 +167,7 @@ def trajectory(rollout: str) -> Request[models.Trajectory]:
 
 def native_trajectory(rollout: str) -> Request[dict[str, Any]]:
     """`GET /rollouts/{id}/trajectory`."""
-    adapter = TypeAdapter(dict[str, Any])
-    path = rollout_path(rollout, "trajectory")
-    return Request("GET", path, lambda response: parsed(adapter.validate_json, response.content))
+    return Request("GET", rollout_path(rollout, "trajectory"), read_object)
 
 
 def export(
@@ -280,9 +294,40 @@ def presets() -> Request[list[models.Preset]]:
     return Request("GET", "/presets", read_list(models.Preset, "presets"))
 
 
+def read_task(text: str, file_format: str) -> Request[dict[str, Any]]:
+    """`POST /tasks/read`."""
+    table = TypeAdapter(dict[str, dict[str, Any]])
+
+    def read(response: httpx.Response) -> dict[str, Any]:
+        return parsed(table.validate_json, response.content).get("task", {})
+
+    return Request("POST", "/tasks/read", read, json={"text": text, "format": file_format})
+
+
 def queue() -> Request[models.Queue]:
     """`GET /queue`."""
     return Request("GET", "/queue", read_model(models.Queue))
+
+
+def groups(filters: Mapping[str, Any]) -> Request[models.Groups]:
+    """`GET /groups`."""
+    params = {key: value for key, value in filters.items() if value is not None}
+    return Request("GET", "/groups", read_model(models.Groups), params=params)
+
+
+def sandboxes() -> Request[dict[str, Any]]:
+    """`GET /sandboxes`."""
+    return Request("GET", "/sandboxes", read_object)
+
+
+def end_sandbox(sandbox: str) -> Request[dict[str, Any]]:
+    """`POST /sandboxes/{id}/end`."""
+    return Request("POST", _path("sandboxes", sandbox, "end"), read_object)
+
+
+def doctor() -> Request[dict[str, Any]]:
+    """`GET /doctor`."""
+    return Request("GET", "/doctor", read_object)
 
 
 def version() -> Request[models.Version]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx
 from typing_extensions import Self, Unpack
@@ -180,8 +180,14 @@ class Client:
         search: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        sort: str | None = None,
+        order: str | None = None,
+        skip: int | None = None,
     ) -> models.Page:
-        """A page of rollouts, the latest first. `since` is in milliseconds since the Unix epoch, `limit` 1 to 1000."""
+        """A page of rollouts, the latest first. `since` is in milliseconds since the Unix epoch, `limit` 1 to 1000.
+
+        Sorted by `reward`, `wall_ms`, `calls` or `completion_tokens` the next page is at `next_skip`.
+        """
         filters = {key: value for key, value in locals().items() if key != "self"}
         return self._send(api.list_rollouts(filters))
 
@@ -190,9 +196,21 @@ class Client:
         while True:
             page = self.page(**filters)
             yield from page.rollouts
-            if page.next_cursor is None:
+            if not api.go_on(filters, page):
                 return
-            filters["cursor"] = page.next_cursor
+
+    def groups(
+        self,
+        *,
+        task_id: str | None = None,
+        search: str | None = None,
+        rollouts_min: int | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> models.Groups:
+        """A page of groups, the latest first: rollouts that were asked for together, summed up."""
+        filters = {key: value for key, value in locals().items() if key != "self"}
+        return self._send(api.groups(filters))
 
     # --- what is kept of a rollout ---
 
@@ -330,9 +348,25 @@ class Client:
         """The ready-made tasks."""
         return self._send(api.presets())
 
+    def read_task(self, text: str, file_format: Literal["toml", "json"] = "toml") -> dict[str, Any]:
+        """The task that the text of a task file says, with its defaults."""
+        return self._send(api.read_task(text, file_format))
+
     def queue(self) -> models.Queue:
         """What waits and runs, and the limits."""
         return self._send(api.queue())
+
+    def sandboxes(self) -> dict[str, Any]:
+        """The sandboxes of the server's data directory, by their leases, and those that are kept ready."""
+        return self._send(api.sandboxes())
+
+    def end_sandbox(self, sandbox: str) -> dict[str, Any]:
+        """Ends a sandbox that a dead process left; one of a rollout of the server by cancelling that."""
+        return self._send(api.end_sandbox(sandbox))
+
+    def doctor(self) -> dict[str, Any]:
+        """What the server's machine can do."""
+        return self._send(api.doctor())
 
     def version(self) -> models.Version:
         """What the server is, and which versions of stored and exported forms it writes."""

@@ -235,6 +235,43 @@ class Page(Model):
 
     rollouts: list[RolloutSummary]
     next_cursor: str | None = None
+    """`cursor` of the next page; None on the last, and where they are not sorted by time."""
+    next_skip: int | None = None
+    """`skip` of the next page, where they are not sorted by time; None on the last."""
+
+
+class Group(Model):
+    """Rollouts that were asked for together, summed up."""
+
+    id: str
+    task_id: str | None = None
+    title: str = ""
+    agent: str = ""
+    backend: str = ""
+    endpoint: str = ""
+    model: str = ""
+    created_unix_ms: int | None = None
+    rollouts: int = 0
+    queued: int = 0
+    running: int = 0
+    finished: int = 0
+    interrupted: int = 0
+    failed: int = 0
+    rewarded: int = 0
+    reward_mean: float | None = None
+    reward_best: float | None = None
+    reward_worst: float | None = None
+    reward_deviation: float | None = None
+    wall_mean_ms: float | None = None
+    calls: int = 0
+    completion_tokens: int = 0
+
+
+class Groups(Model):
+    """A page of groups, the latest first."""
+
+    groups: list[Group]
+    next_cursor: str | None = None
     """`cursor` of the next page; None on the last."""
 
 
@@ -373,6 +410,15 @@ class AgentSaid(_Event):
     event: dict[str, Any]
 
 
+class CallProgress(_Event):
+    """Tokens of a call that goes on were sampled; `text` is what came since this was told last."""
+
+    type: Literal["call_progress"]
+    call: str
+    tokens: int
+    text: str = ""
+
+
 class CallStarted(_Event):
     """A call was sent to the endpoint."""
 
@@ -429,6 +475,7 @@ _EVENTS: tuple[type[_Event], ...] = (
     CommandEnded,
     AgentSaid,
     CallStarted,
+    CallProgress,
     CallEnded,
     RewardGiven,
     Held,
@@ -453,6 +500,7 @@ Event = Annotated[
         Annotated[CommandEnded, Tag("command_ended")],
         Annotated[AgentSaid, Tag("agent")],
         Annotated[CallStarted, Tag("call_started")],
+        Annotated[CallProgress, Tag("call_progress")],
         Annotated[CallEnded, Tag("call_ended")],
         Annotated[RewardGiven, Tag("reward")],
         Annotated[Held, Tag("held")],

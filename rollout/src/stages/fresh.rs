@@ -35,7 +35,9 @@ pub(super) async fn instead_of(
 }
 
 async fn make(scope: &Scope, report: &mut Report) -> Result<Arc<dyn Sandbox>, Stop> {
-    let fresh = boot::make(scope, boot::bare_spec(scope), Stage::Verify).await?.sandbox;
+    let fresh = boot::make(scope, boot::bare_spec(scope), Stage::Verify)
+        .await?
+        .sandbox;
     setup::again(scope, &*fresh, report).await?;
     Ok(fresh)
 }

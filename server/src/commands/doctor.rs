@@ -74,6 +74,27 @@ struct Sandbox {
     facts: Vec<(&'static str, String)>,
 }
 
+/// What it finds, for programs, without asking an endpoint.
+///
+/// # Errors
+/// It has no JSON form, which does not happen.
+pub async fn found(context: &Context) -> Result<serde_json::Value, serde_json::Error> {
+    let (mut checks, backends) = folders(context).await;
+    checks.extend(programs(context));
+    let sandboxes = match backends {
+        Some(backends) => sandboxes(backends).await,
+        None => Vec::new(),
+    };
+    serde_json::to_value(Findings {
+        version: env!("CARGO_PKG_VERSION"),
+        system: system(),
+        endpoint: None,
+        checks,
+        sandboxes,
+        agents: states(context),
+    })
+}
+
 /// Finds it out, and tells. Exit 3 where `demo` could not run.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The label that names a sandbox's rollout.
-const ROLLOUT_LABEL: &str = "dressage.rollout";
+pub const ROLLOUT_LABEL: &str = "dressage.rollout";
 
 /// Sandboxes that are ended at the same time.
 const AT_ONCE: usize = 8;
@@ -107,7 +107,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
 
 /// A sandbox, for programs.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+pub struct Told<'a> {
     sandbox: SandboxId,
     backend: &'a str,
     installation: InstallationId,
@@ -124,7 +124,9 @@ struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    fn of(lease: &'a Lease, owner_alive: bool) -> Self {
+    /// What a lease tells of it.
+    #[must_use]
+    pub fn of(lease: &'a Lease, owner_alive: bool) -> Self {
         let remote = lease.remote.as_ref();
         Self {
             sandbox: lease.sandbox,

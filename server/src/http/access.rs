@@ -18,6 +18,11 @@ use subtle::ConstantTimeEq;
 /// Routes that take no key: whoever starts servers asks them whether one is there.
 const OPEN_PATHS: &[&str] = &["/health", "/ready"];
 
+/// Whether a path takes no key.
+fn is_open(path: &str) -> bool {
+    OPEN_PATHS.contains(&path) || crate::web::is_of_page(path)
+}
+
 /// What stands before a key in a path, for clients that cannot send headers.
 pub const KEY_PREFIX: &str = "/k/";
 
@@ -126,7 +131,7 @@ impl Access {
     }
 
     fn check_key(&self, headers: &HeaderMap, in_path: Option<&str>, path: &str) -> Result<(), ServiceError> {
-        if !self.has_keys() || OPEN_PATHS.contains(&path) {
+        if !self.has_keys() || is_open(path) {
             return Ok(());
         }
         let bearer = headers
@@ -250,7 +255,9 @@ mod tests {
             |value: &'static str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
         assert!(access.check_key(&bearer("Bearer one"), None, "/step").is_ok());
         assert!(access.check_key(&HeaderMap::new(), Some("two"), "/step").is_ok());
-        assert!(access.check_key(&HeaderMap::new(), None, "/health").is_ok());
+        for open in ["/health", "/web", "/web/rollouts/1", "/"] {
+            assert!(access.check_key(&HeaderMap::new(), None, open).is_ok(), "{open}");
+        }
         for (headers, in_path) in [
             (bearer("Bearer three"), None),
             (bearer("one"), None),

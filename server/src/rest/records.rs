@@ -3,16 +3,16 @@ use crate::http::{App, Path};
 use crate::selection;
 use crate::service::{Code, Detail, ServiceError, Turn};
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use dressage_rollout::SoFar;
 use dressage_store::{StoreError, Transcript};
 use dressage_wire::call::{CallMeta, CallSummary};
-use dressage_wire::export::Shape;
+use dressage_wire::export::{Shape, native};
 use dressage_wire::ids::RolloutId;
-use dressage_wire::trajectory::{CallRecord, CallView, Explanation, PrefixBreak, Selection, Untrained};
+use dressage_wire::trajectory::{CallRecord, CallView, Explanation, Keep, PrefixBreak, Selection, Untrained};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -148,9 +148,9 @@ enum Format {
     Training,
 }
 
-/// Reads what stands behind the path.
-fn query_of(query: &str) -> Result<(Format, Selection), ServiceError> {
-    let (mut format, mut wanted) = (Format::default(), Selection::default());
+/// Reads what stands behind the path. The second is what becomes of the sequences of a native document.
+fn query_of(query: &str) -> Result<(Format, Keep, Selection), ServiceError> {
+    let (mut format, mut sequences, mut wanted) = (Format::default(), Keep::default(), Selection::default());
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*key {
             "format" => {
@@ -161,16 +161,21 @@ fn query_of(query: &str) -> Result<(Format, Selection), ServiceError> {
                     },
                 )?;
             }
+            "sequences" => {
+                sequences = value
+                    .parse()
+                    .map_err(|error| ServiceError::invalid("sequences", format!("{error}")))?;
+            }
             other => match selection::set(&mut wanted, other, &value) {
                 Some(set) => set.map_err(|problem| ServiceError::invalid(other, problem))?,
                 None => {
-                    let known = format!("known are format, {}", selection::KEYS.join(", "));
+                    let known = format!("known are format, sequences, {}", selection::KEYS.join(", "));
                     return Err(ServiceError::invalid(other, "unknown key").hint(Some(known)));
                 }
             },
         }
     }
-    Ok((format, wanted))
+    Ok((format, sequences, wanted))
 }
 
 /// The trajectory of a rollout: `native` (everything; docs/export.md), or `training` (every turn with its whole prompt,
@@ -184,6 +189,7 @@ fn query_of(query: &str) -> Result<(Format, Selection), ServiceError> {
         ("truncated" = Option<String>, Query, description = "turns that a token limit ended: `keep` (default) or `drop`"),
         ("subagent_reward" = Option<String>, Query, description = "`shared` (default) or `none`"),
         ("top_logprobs" = Option<String>, Query, description = "alternatives, where native: `keep` (default) or `drop`"),
+        ("sequences" = Option<String>, Query, description = "sequences, where native: `keep` (default), or `drop`, which leaves the list empty"),
     ),
     responses(
         (status = 200, description = "The trajectory.", body = TrajectoryAnswer),
@@ -196,9 +202,18 @@ pub async fn trajectory(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ServiceError> {
-    let (format, selection) = query_of(query.as_deref().unwrap_or(""))?;
+    let (format, sequences, selection) = query_of(query.as_deref().unwrap_or(""))?;
     let id = app.service.find(&id).await?;
     let body = match format {
+        Format::Native if sequences == Keep::Drop => {
+            let written = app.service.store().with_source(id, selection, |source| {
+                serde_json::to_vec(&native::without_sequences(source))
+            });
+            let written = written.await?;
+            written
+                .map(Body::from)
+                .map_err(|error| ServiceError::from_error(Code::StoreFailed, &error))?
+        }
         Format::Native => streamed(move |writer| async move {
             let store = app.service.store();
             store.export_rollout(id, Shape::Native, selection, writer).await

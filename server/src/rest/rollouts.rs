@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use dressage_store::{Idempotency, ListFilter, RolloutState};
+use dressage_store::{Idempotency, ListFilter, ListOrder, ListSort, RolloutState};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use sha2::{Digest, Sha256};
@@ -96,6 +96,9 @@ const FILTERS: &[&str] = &[
     "search",
     "limit",
     "cursor",
+    "sort",
+    "order",
+    "skip",
 ];
 
 /// Lists rollouts, the latest first.
@@ -117,6 +120,9 @@ const FILTERS: &[&str] = &[
         ("search" = Option<String>, Query, description = "text in the title or the task's name"),
         ("limit" = Option<u32>, Query, description = "1 to 1000; default 50"),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("sort" = Option<String>, Query, description = "`created` (default); `reward`, `wall_ms`, `calls` and `completion_tokens` leave out what waits"),
+        ("order" = Option<String>, Query, description = "`descending` (default) or `ascending`, where not sorted by `created`"),
+        ("skip" = Option<u32>, Query, description = "`next_skip` of the page before, where not sorted by `created`"),
     ),
     responses(
         (status = 200, description = "A page.", body = Page),
@@ -165,6 +171,9 @@ fn filter(query: &str) -> Result<ListFilter, ServiceError> {
                 }
             },
             "cursor" => filter.after = Some(parsed(key, &value)?),
+            "sort" => filter.sort = word(key, &value)?,
+            "order" => filter.order = word(key, &value)?,
+            "skip" => filter.skip = parsed(key, &value)?,
             unknown => {
                 let meant = crate::error::nearest(unknown, FILTERS.iter().copied());
                 let hint = meant.map(|meant| format!("did you mean `{meant}`?"));
@@ -173,7 +182,24 @@ fn filter(query: &str) -> Result<ListFilter, ServiceError> {
             }
         }
     }
-    Ok(filter)
+    let by_time = filter.sort == ListSort::Created;
+    let misplaced = if by_time && filter.skip > 0 {
+        Some("skip")
+    } else if by_time && filter.order != ListOrder::Descending {
+        Some("order")
+    } else if !by_time && filter.after.is_some() {
+        Some("cursor")
+    } else {
+        None
+    };
+    match misplaced {
+        None => Ok(filter),
+        Some(key) => Err(
+            ServiceError::invalid(key, "does not go with this `sort`").hint(Some(
+                "`cursor` goes with `created`, `skip` and `order` with all others".into(),
+            )),
+        ),
+    }
 }
 
 fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(key: &str, value: &str) -> Result<T, ServiceError> {
@@ -252,6 +278,13 @@ mod tests {
             ("cursor=x", "cursor"),
             ("stat=queued", "stat"),
             ("group=1", "group"),
+            ("sort=size", "sort"),
+            ("order=ascending", "order"),
+            ("skip=1", "skip"),
+            (
+                "sort=reward&cursor=01a22b64-f8cf-7000-87a9-64ed1d00658f",
+                "cursor",
+            ),
         ] {
             assert_eq!(filter(query).unwrap_err().details[0].path, key, "{query}");
         }

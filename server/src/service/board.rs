@@ -228,7 +228,7 @@ impl Log {
 /// Bytes of what programs said in it.
 fn text_of(event: &Event) -> usize {
     match event {
-        Event::CommandOutput { text, .. } => text.len(),
+        Event::CommandOutput { text, .. } | Event::CallProgress { text, .. } => text.len(),
         Event::CommandEnded { result, .. } => result.stdout.len() + result.stderr.len(),
         Event::Agent { event } => match event {
             AgentEvent::Text { text } => text.len(),
@@ -244,7 +244,7 @@ fn text_of(event: &Event) -> usize {
 fn without_text(event: &RolloutEvent) -> RolloutEvent {
     let mut event = event.clone();
     match &mut event.event {
-        Event::CommandOutput { text, .. } => LEFT_OUT.clone_into(text),
+        Event::CommandOutput { text, .. } | Event::CallProgress { text, .. } => LEFT_OUT.clone_into(text),
         Event::CommandEnded { result, .. } => {
             LEFT_OUT.clone_into(&mut result.stdout);
             result.stderr.clear();

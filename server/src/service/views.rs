@@ -84,10 +84,13 @@ pub struct View {
 /// A page of a list.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
 pub struct Page {
-    /// The rollouts, the latest first.
+    /// The rollouts, the latest first where nothing else was asked for.
     pub rollouts: Vec<Summary>,
-    /// `cursor` of the next page; null on the last.
+    /// `cursor` of the next page; null on the last, and where they are not sorted by time.
     pub next_cursor: Option<RolloutId>,
+    /// `skip` of the next page, where they are not sorted by time and this is not the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_skip: Option<u32>,
 }
 
 /// A place in the feed of all events: what the next one is. Written `EPOCH-NUMBER`.

@@ -36,6 +36,9 @@ mod access;
 /// MCP proper.
 mod mcp;
 
+/// The page, and what it asks for.
+mod page;
+
 /// Endpoints: pauses, versions of weights, probes.
 mod endpoints;
 

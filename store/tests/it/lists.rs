@@ -1,9 +1,9 @@
 //! Lists, finding by the beginning of an id, interrupted rollouts.
 
 use crate::samples;
-use dressage_store::{ListFilter, RolloutState, Store};
+use dressage_store::{GroupFilter, ListFilter, ListOrder, ListSort, RolloutState, Store};
 use dressage_wire::fault::{Ended, FaultOwner};
-use dressage_wire::ids::{OwnerId, RolloutId};
+use dressage_wire::ids::{GroupId, OwnerId, RolloutId};
 use dressage_wire::rollout::{Recorder, RolloutStart};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor};
@@ -167,6 +167,151 @@ async fn a_list_is_latest_first_filtered_and_in_pages() {
         [latest, middle, old],
         "a page can begin after one that is gone"
     );
+}
+
+#[tokio::test]
+async fn a_list_is_sorted_and_what_lacks_a_value_comes_last() {
+    let (_directory, store) = opened().await;
+    let mut made = Vec::new();
+    for value in [Some(0.5), None, Some(1.0), Some(0.0)] {
+        let id = started(&store, |_| {}).await.id;
+        let mut outcome = samples::outcome(id);
+        outcome.reward.as_mut().unwrap().value = value;
+        outcome.wall_ms = value.map_or(9, |value| (value * 100.0) as u64);
+        store.finished(&outcome).await.unwrap();
+        made.push(id);
+    }
+    let [half, none, one, zero] = made[..] else {
+        panic!("{made:?}")
+    };
+    let sorted = |sort, order, skip| ListFilter {
+        sort,
+        order,
+        skip,
+        limit: Some(3),
+        ..ListFilter::default()
+    };
+    use ListOrder::{Ascending, Descending};
+    for (filter, expected) in [
+        (sorted(ListSort::Reward, Descending, 0), vec![one, half, zero]),
+        (sorted(ListSort::Reward, Descending, 3), vec![none]),
+        (sorted(ListSort::Reward, Ascending, 0), vec![zero, half, one]),
+        (sorted(ListSort::Reward, Ascending, 2), vec![one, none]),
+        (sorted(ListSort::WallMs, Descending, 0), vec![one, half, none]),
+        // What is equal: the latest first.
+        (sorted(ListSort::Calls, Ascending, 0), vec![zero, one, none]),
+    ] {
+        assert_eq!(ids(&store, filter.clone()).await, expected, "{filter:?}");
+    }
+    let filter = ListFilter {
+        reward_at_least: Some(0.1),
+        ..sorted(ListSort::Reward, Ascending, 0)
+    };
+    assert_eq!(ids(&store, filter).await, [half, one]);
+}
+
+#[tokio::test]
+async fn groups_are_summed_up_the_latest_first() {
+    let (_directory, store) = opened().await;
+    let (first, second) = (GroupId::new(), GroupId::new());
+    for (sample, value) in [(0, Some(1.0)), (1, Some(0.0)), (2, None)] {
+        let start = started(&store, |start| {
+            (start.group, start.sample) = (Some(first), sample)
+        });
+        let mut outcome = samples::outcome(start.await.id);
+        outcome.fault = outcome.fault.filter(|_| value.is_none());
+        outcome.reward.as_mut().unwrap().value = value;
+        outcome.wall_ms = 100;
+        store.finished(&outcome).await.unwrap();
+    }
+    started(&store, |start| (start.group, start.sample) = (Some(first), 3)).await;
+    started(&store, |start| {
+        start.group = Some(second);
+        start.task.id = Some("other".into());
+    })
+    .await;
+    started(&store, |_| {}).await;
+    let groups = store.groups(&GroupFilter::default()).await.unwrap();
+    assert_eq!(
+        groups.iter().map(|group| group.id).collect::<Vec<_>>(),
+        [second, first]
+    );
+    let group = &groups[1];
+    assert_eq!(
+        (
+            group.rollouts,
+            group.finished,
+            group.running,
+            group.rewarded,
+            group.failed
+        ),
+        (4, 3, 1, 2, 1)
+    );
+    assert_eq!(
+        (
+            group.reward_mean,
+            group.reward_best,
+            group.reward_worst,
+            group.reward_deviation,
+            group.wall_mean_ms
+        ),
+        (Some(0.5), Some(1.0), Some(0.0), Some(0.5), Some(100.0))
+    );
+    assert_eq!(
+        (group.title.as_str(), groups[0].reward_mean),
+        ("Write a binary search.", None)
+    );
+    for (filter, expected) in [
+        (
+            GroupFilter {
+                limit: Some(1),
+                ..GroupFilter::default()
+            },
+            vec![second],
+        ),
+        (
+            GroupFilter {
+                rollouts_at_least: 2,
+                ..GroupFilter::default()
+            },
+            vec![first],
+        ),
+        (
+            GroupFilter {
+                after: Some(second),
+                ..GroupFilter::default()
+            },
+            vec![first],
+        ),
+        (
+            GroupFilter {
+                task_id: Some("other".into()),
+                ..GroupFilter::default()
+            },
+            vec![second],
+        ),
+        (
+            GroupFilter {
+                search: Some("OTHE".into()),
+                ..GroupFilter::default()
+            },
+            vec![second],
+        ),
+        (
+            GroupFilter {
+                search: Some("nowhere".into()),
+                ..GroupFilter::default()
+            },
+            vec![],
+        ),
+    ] {
+        let found = store.groups(&filter).await.unwrap();
+        assert_eq!(
+            found.iter().map(|group| group.id).collect::<Vec<_>>(),
+            expected,
+            "{filter:?}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -369,6 +514,20 @@ async fn a_list_of_10_000_rollouts_is_fast() {
         };
         assert_eq!(store.list(&filter).await.unwrap().len(), expected, "{text}");
     }
+    let began = Instant::now();
+    let groups = store
+        .groups(&GroupFilter {
+            limit: Some(50),
+            ..GroupFilter::default()
+        })
+        .await
+        .unwrap();
+    let groups_took = began.elapsed();
+    assert_eq!((groups.len(), groups[1].rollouts), (50, 8));
+    assert!(
+        groups_took < Duration::from_secs(1),
+        "groups took {groups_took:?}"
+    );
     let good = ListFilter {
         reward_at_least: Some(0.9999),
         ..ListFilter::default()

@@ -218,6 +218,16 @@ pub(super) fn document<'a>(source: &Source<'a>) -> Document<'a> {
     }
 }
 
+/// The document of a rollout for those who read its calls alone: its sequences, which follow from them and can be many times
+/// as large, are left out.
+#[must_use]
+pub fn without_sequences<'a>(source: &Source<'a>) -> Document<'a> {
+    Document {
+        sequences: Sequences::Read(Vec::new()),
+        ..document(source)
+    }
+}
+
 /// Its row in Parquet; none where it has no JSON form, which does not happen.
 pub(super) fn row<'a>(source: &Source<'a>) -> Option<Row<'a>> {
     let mut row = source.head(Shape::Native, Purpose::Agent);

@@ -468,6 +468,10 @@ impl StreamCapture for TranslatedStream {
         }
     }
 
+    fn sampled(&self) -> &[String] {
+        self.way.chat.sampled()
+    }
+
     fn finish(&mut self, end: StreamEnd, out: &mut BytesMut) -> Captured {
         let way = &mut self.way;
         if let Some(rest) = self.incoming.rest()

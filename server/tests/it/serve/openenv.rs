@@ -603,7 +603,7 @@ fn plain_http_answers_as_openenv_does() {
             "unknown environment 'nope'"
         );
     }
-    for target in ["/", "/web", "/nope", "/ws", "/k", "/api"] {
+    for target in ["/nope", "/website", "/ws", "/api"] {
         assert_eq!(detail(server.get(target), 404), "Not Found", "{target}");
     }
     for given in [

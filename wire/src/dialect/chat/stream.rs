@@ -88,6 +88,11 @@ impl StreamCapture for ChatStream {
         self.events.seen
     }
 
+    fn sampled(&self) -> &[String] {
+        let first = self.events.reply.choices.first();
+        first.map_or(&[], |choice| choice.tokens.names())
+    }
+
     fn finish(&mut self, end: StreamEnd, out: &mut BytesMut) -> Captured {
         if let Some(event) = self.splitter.rest()
             && let Some(data) = event.data()

@@ -49,6 +49,11 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
+    /// The endpoint's names for those that have come.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// Reads `token_ids`.
     pub(super) fn read_ids(&mut self, reader: &mut Reader<'_>) -> Result<(), ScanError> {
         parse_u32_array(reader, &mut self.ids).map(|_| ())
