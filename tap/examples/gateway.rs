@@ -14,9 +14,10 @@ use dressage_tap::{AllowedHosts, CallSink, Endpoint, Gateway, Health, Session, S
 use dressage_wire::call::Call;
 use dressage_wire::ids::{CallId, RolloutId};
 use secrecy::ExposeSecret;
+use std::io::Read;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 /// Prints what matters of each call.
@@ -84,10 +85,14 @@ fn main() {
         );
         let stop = CancellationToken::new();
         let mut serving = std::pin::pin!(gateway.serve(stop.clone()));
-        let (mut input, mut rest) = (tokio::io::stdin(), Vec::new());
+        let (ended, end_of_input) = oneshot::channel();
+        std::thread::spawn(move || {
+            _ = std::io::stdin().read_to_end(&mut Vec::new());
+            _ = ended.send(());
+        });
         tokio::select! {
             () = serving.as_mut() => {}
-            _ = input.read_to_end(&mut rest) => {}
+            _ = end_of_input => {}
         }
         session.close().await;
     });

@@ -1,6 +1,7 @@
-use crate::world::{World, bytes, eventually, sh, spec, stdout_of};
+use crate::world::{World, bytes, eventually, first_process, sh, spec, stdout_of};
 use dressage_sandbox::lease::Lease;
 use dressage_sandbox::{Backend, Booted, PoolConfig, Pools};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -75,11 +76,18 @@ async fn one_whose_processes_were_killed_is_not_handed_out() {
             .into_iter()
             .find(|lease| lease.sandbox != first.sandbox.id())
             .unwrap();
-        for process in &ready.processes {
-            let pid = nix::unistd::Pid::from_raw(process.pid);
-            // The second of them ends with the first.
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        let mut processes: Vec<i32> = ready.processes.iter().map(|process| process.pid).collect();
+        if backend.name() == "docker" {
+            processes.push(first_process(ready.sandbox).await);
         }
+        for pid in &processes {
+            // The second of them ends with the first.
+            let _ = nix::sys::signal::kill(Pid::from_raw(*pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        // Until then one of them may answer still.
+        assert!(!processes.is_empty(), "{}", backend.name());
+        let ended = || processes.iter().all(|pid| has_ended(*pid));
+        eventually("the end of the ready one's processes", ended).await;
         let second = create(&pools, &backend, "second").await;
         assert!(!second.warm && second.sandbox.id() != ready.sandbox);
         assert_eq!(stdout_of(&*second.sandbox, sh("echo here")).await, "here");
@@ -91,4 +99,17 @@ async fn one_whose_processes_were_killed_is_not_handed_out() {
         eventually("the end of the dead one's lease", gone).await;
         pools.close().await;
     }
+}
+
+/// Whether a process is gone, or waits for its parent to look.
+fn has_ended(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    // After the name, which is in parentheses and may hold some.
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim_start().chars().next());
+    matches!(state, Some('Z' | 'X'))
 }
