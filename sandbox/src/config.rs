@@ -1,5 +1,6 @@
 use crate::lease::Owner;
 use secrecy::SecretString;
+use serde::Deserialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,6 +44,17 @@ pub struct DockerAccess {
     pub image: Option<String>,
 }
 
+/// Whom programs of agents are in sandboxes at providers. Where nothing is said: a user of their own where that can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AgentUser {
+    /// A user of their own, that nothing else is and that cannot become another; sandboxes where there is none to be had are
+    /// refused.
+    Own,
+    /// The user of the image, as setup and verify are.
+    Default,
+}
+
 /// Access to E2B, or to a deployment of it.
 #[derive(Clone, Debug, Default)]
 pub struct E2bAccess {
@@ -54,6 +66,8 @@ pub struct E2bAccess {
     pub api_url: Option<String>,
     /// One address for the inside of all sandboxes, if not `https://sandbox.DOMAIN`: `E2B_SANDBOX_URL`.
     pub sandbox_url: Option<String>,
+    /// Whom agents are.
+    pub agent_user: Option<AgentUser>,
 }
 
 /// Access to the Jobs of Hugging Face.
@@ -67,4 +81,6 @@ pub struct HuggingFaceAccess {
     pub namespace: Option<String>,
     /// The kind of machine, `cpu-basic` if unset.
     pub flavor: Option<String>,
+    /// Whom agents are.
+    pub agent_user: Option<AgentUser>,
 }

@@ -258,6 +258,19 @@ pub struct Command {
     pub stdin: Bytes,
     /// After this long the whole tree is killed and the exit is 124.
     pub timeout: Option<Duration>,
+    /// Whose it is.
+    pub role: Role,
+}
+
+/// Whose a program is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// The task's, the caller's, or ours.
+    #[default]
+    Task,
+    /// The agent's. Where a backend has a user for agents it is that user, whose the home is meanwhile; its end is the end of
+    /// everything of that user.
+    Agent,
 }
 
 /// Takes what a program writes, as it comes. Must not block.

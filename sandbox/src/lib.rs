@@ -67,6 +67,6 @@ mod fresh;
 mod removal;
 
 pub use backends::{BackendEntry, Fact, Report, by_name, registry};
-pub use config::{BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
+pub use config::{AgentUser, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 pub use contract::*;
 pub use pool::{Booted, PoolConfig, PoolCounts, Pools};

@@ -288,6 +288,7 @@ fn command(shell: &str, script: &str, arguments: &[&str], stdin: Bytes, within: 
         cwd: None,
         stdin,
         timeout: Some(within),
+        ..Command::default()
     }
 }
 

@@ -21,6 +21,9 @@ pub(crate) mod sandbox;
 /// Programs in it.
 mod programs;
 
+/// The user that agents are.
+mod agent_user;
+
 /// What is done before a sandbox is handed out.
 mod boot;
 

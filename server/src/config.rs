@@ -2,6 +2,7 @@
 
 use crate::error::nearest;
 use crate::service::ClientBaseUrl;
+use dressage_sandbox::AgentUser;
 use dressage_wire::sampling::Sampling;
 use dressage_wire::task::{CaptureMode, VerifyIn};
 use serde::Deserialize;
@@ -57,6 +58,8 @@ pub struct E2bConfig {
     pub api_url: Option<String>,
     /// One URL for the inside of all sandboxes.
     pub sandbox_url: Option<String>,
+    /// Whom agents are.
+    pub agent_user: Option<AgentUser>,
 }
 
 /// Jobs at Hugging Face.
@@ -69,6 +72,8 @@ pub struct HuggingFaceConfig {
     pub namespace: Option<String>,
     /// Kind of machine.
     pub flavor: Option<String>,
+    /// Whom agents are.
+    pub agent_user: Option<AgentUser>,
 }
 
 /// Used where no option says otherwise.
@@ -476,6 +481,12 @@ pub const KEYS: &[Key] = &[
         "one URL by which all of its sandboxes are reached, under E2B_SANDBOX_URL; default `https://sandbox.` and the domain",
     ),
     key(
+        "sandboxes.e2b",
+        "agent_user",
+        "\"own\"",
+        "`own`: agents are a user of their own, without sudo; `default`: that of the template, as setup and verify; default `own` where it can be had",
+    ),
+    key(
         "sandboxes.huggingface",
         "endpoint",
         "\"https://hub.example\"",
@@ -492,6 +503,12 @@ pub const KEYS: &[Key] = &[
         "flavor",
         "\"cpu-upgrade\"",
         "kind of machine of each sandbox; default `cpu-basic`",
+    ),
+    key(
+        "sandboxes.huggingface",
+        "agent_user",
+        "\"own\"",
+        "`own`: agents are a user of their own, not root; `default`: that of the image, as setup and verify; default `own` where it can be had",
     ),
 ];
 

@@ -22,12 +22,14 @@ pub fn providers(config: &Config, environment: &Environment) -> Providers {
             domain: set(names::E2B_DOMAIN).or(e2b.domain),
             api_url: set(names::E2B_API_URL).or(e2b.api_url),
             sandbox_url: set(names::E2B_SANDBOX_URL).or(e2b.sandbox_url),
+            agent_user: e2b.agent_user,
         },
         huggingface: HuggingFaceAccess {
             token: set(names::HF_TOKEN).map(Into::into),
             endpoint: set(names::HF_ENDPOINT).or(huggingface.endpoint),
             namespace: huggingface.namespace,
             flavor: huggingface.flavor,
+            agent_user: huggingface.agent_user,
         },
     }
 }
@@ -35,12 +37,14 @@ pub fn providers(config: &Config, environment: &Environment) -> Providers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dressage_sandbox::AgentUser;
     use secrecy::ExposeSecret;
 
     #[test]
     fn the_environment_goes_over_the_file_and_a_dot_env_file_brings_no_address() {
         let config: Config = toml::from_str(
-            "[sandboxes.e2b]\ndomain = \"file\"\napi_url = \"http://file\"\n[sandboxes.huggingface]\nflavor = \"t4-small\"",
+            "[sandboxes.e2b]\ndomain = \"file\"\napi_url = \"http://file\"\nagent_user = \"default\"\n\
+             [sandboxes.huggingface]\nflavor = \"t4-small\"",
         )
         .unwrap();
         let environment = Environment::of(
@@ -62,6 +66,8 @@ mod tests {
         assert_eq!(access.domain.as_deref(), Some("process"));
         assert_eq!(access.api_url.as_deref(), Some("http://file"));
         assert_eq!(access.sandbox_url, None);
+        assert_eq!(access.agent_user, Some(AgentUser::Default));
+        assert_eq!(huggingface.agent_user, None);
         assert_eq!(huggingface.token.unwrap().expose_secret(), "token");
         assert_eq!(huggingface.endpoint, None);
         assert_eq!(huggingface.flavor.as_deref(), Some("t4-small"));

@@ -26,7 +26,7 @@ use crate::faults;
 use crate::recording::Recording;
 use crate::report::{Report, Stop, millis};
 use crate::run::Scope;
-use dressage_sandbox::{Command, Exit, Process, Sandbox, SandboxError};
+use dressage_sandbox::{Command, Exit, Process, Role, Sandbox, SandboxError};
 use dressage_wire::event::Stage;
 use dressage_wire::rollout::AgentOutcome;
 use std::collections::BTreeMap;
@@ -276,6 +276,7 @@ async fn command(
         cwd: Some(working_directory(sandbox)),
         stdin: launch.stdin,
         timeout: Some(timeout),
+        role: Role::Agent,
     })
 }
 

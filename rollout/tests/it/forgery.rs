@@ -6,7 +6,7 @@ use dressage_wire::task::{FileContent, RewardRange};
 const REWARD: &str = "/home/user/logs/verifier/reward.txt";
 
 /// Ways of an agent to leave a reward, or something in the place where verify writes its own.
-const FORGERIES: [(&str, &str); 9] = [
+pub const FORGERIES: [(&str, &str); 9] = [
     (
         "a file",
         "mkdir -p ~/logs/verifier; echo 1 > ~/logs/verifier/reward.txt",
@@ -92,11 +92,13 @@ async fn a_daemon_that_the_agent_left_is_dead_before_verify_begins() {
     assert!(!reward.overridden);
 }
 
+/// Files that shells read at their start.
+pub const STARTUP_FILES: &str = "for file in .bashrc .bash_profile .bash_login .profile .bash_logout; do \
+    echo 'export FORGED=1; exit 0' > ~/$file; done; mkdir -p ~/.config; echo 'exit 0' > ~/.env";
+
 #[tokio::test]
 async fn startup_files_that_the_agent_wrote_steer_nothing() {
-    let forgery = "for file in .bashrc .bash_profile .bash_login .profile .bash_logout; do \
-                   echo 'export FORGED=1; exit 0' > ~/$file; done; mkdir -p ~/.config; echo 'exit 0' > ~/.env";
-    let world = World::where_the_agent_runs(forgery).await;
+    let world = World::where_the_agent_runs(STARTUP_FILES).await;
     let mut task = task(&["false", "test -z \"$FORGED\"", "bash -c 'exit 1'"]);
     // A variable that names a startup file of the home would be read again by every shell.
     task.env.insert("BASH_ENV".into(), "/home/user/.env".into());
@@ -104,13 +106,15 @@ async fn startup_files_that_the_agent_wrote_steer_nothing() {
     assert_eq!(done.verified(), [1, 0, 1], "{:?}", done.outcome);
 }
 
+/// Modules that Python imports by itself, and one that it does not.
+pub const USER_SITE: &str = "site=$(python3 -c 'import site; print(site.getusersitepackages())'); mkdir -p $site; \
+    echo 'import os; os._exit(0)' > $site/usercustomize.py; \
+    echo 'import os; os._exit(0)' > $site/sitecustomize.py; \
+    echo 'forged = 1' > $site/forged.py";
+
 #[tokio::test]
 async fn usercustomize_and_user_packages_that_the_agent_wrote_are_not_imported() {
-    let forgery = "site=$(python3 -c 'import site; print(site.getusersitepackages())'); mkdir -p $site; \
-                   echo 'import os; os._exit(0)' > $site/usercustomize.py; \
-                   echo 'import os; os._exit(0)' > $site/sitecustomize.py; \
-                   echo 'forged = 1' > $site/forged.py";
-    let world = World::where_the_agent_runs(forgery).await;
+    let world = World::where_the_agent_runs(USER_SITE).await;
     let done = world
         .run(task(&[
             "python3 -c 'raise SystemExit(3)'",
@@ -131,13 +135,15 @@ async fn user_packages_that_setup_put_there_are_imported() {
     assert_eq!(done.verified(), [0], "{:?}", done.outcome);
 }
 
+/// Programs where a login shell looks for some.
+pub const PROGRAMS: &str = "mkdir -p ~/bin ~/.local/bin; for name in python3 python ls cat grep; do \
+    for dir in ~/bin ~/.local/bin .; do printf '#!/bin/sh\\nexit 0\\n' > $dir/$name; chmod 755 $dir/$name; done; done; \
+    echo 'export PATH=~/bin:~/.local/bin:.:$PATH' >> ~/.profile; \
+    echo 'export PATH=~/bin:~/.local/bin:.:$PATH' >> ~/.bashrc";
+
 #[tokio::test]
 async fn a_path_that_the_agent_wrote_is_not_searched() {
-    let forgery = "mkdir -p ~/bin ~/.local/bin; for name in python3 python ls cat grep; do \
-                   for dir in ~/bin ~/.local/bin .; do printf '#!/bin/sh\\nexit 0\\n' > $dir/$name; chmod 755 $dir/$name; done; done; \
-                   echo 'export PATH=~/bin:~/.local/bin:.:$PATH' >> ~/.profile; \
-                   echo 'export PATH=~/bin:~/.local/bin:.:$PATH' >> ~/.bashrc";
-    let world = World::where_the_agent_runs(forgery).await;
+    let world = World::where_the_agent_runs(PROGRAMS).await;
     let done = world
         .run(task(&[
             "python3 -c 'raise SystemExit(3)'",

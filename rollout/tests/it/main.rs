@@ -14,6 +14,11 @@
 #[path = "../../../sandbox/tests/it/engine.rs"]
 mod engine;
 
+/// Providers that run programs.
+#[path = "../../../sandbox/tests/it/fake.rs"]
+#[allow(dead_code, reason = "tests of sandboxes ask more of them")]
+mod played;
+
 /// The world that a rollout under test runs in.
 mod world;
 
@@ -25,6 +30,12 @@ mod stages;
 
 /// The reward, and everything an agent can leave to steer it.
 mod forgery;
+
+/// The same on every backend.
+mod everywhere;
+
+/// Keys, and where they are not.
+mod secrets;
 
 /// Verify in a sandbox of its own.
 mod fresh;

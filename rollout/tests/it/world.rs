@@ -1,4 +1,5 @@
 use crate::engine::{IMAGE, engine};
+use crate::played::Fake;
 use async_trait::async_trait;
 use dressage_rollout::agents::{
     Agent, AgentError, Agents, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest,
@@ -7,7 +8,7 @@ use dressage_rollout::agents::{
 use dressage_rollout::{Observer, QueueLimits, RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::Owner;
 use dressage_sandbox::{
-    Backend, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Pools, Providers,
+    AgentUser, Backend, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Pools, Providers,
 };
 use dressage_tap::{Endpoint, Upstream};
 use dressage_testkit::fault::FaultPlan;
@@ -19,7 +20,7 @@ use dressage_wire::capture::AgentSigns;
 use dressage_wire::event::{Event, RolloutEvent, Stage};
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::{Recorder, RecorderError, Remains, RolloutOutcome, RolloutStart};
-use dressage_wire::task::{CaptureMode, Mode, Placement, Task};
+use dressage_wire::task::{CaptureMode, Mode, NetworkPolicy, Placement, Task};
 use dressage_wire::trajectory::Recorded;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -59,6 +60,8 @@ pub struct WorldPlan {
 
 pub enum BackendChoice {
     Named(&'static str),
+    /// With access to providers that are played.
+    Over(&'static str, Box<Providers>),
     Given(Arc<dyn Backend>),
 }
 
@@ -89,6 +92,28 @@ pub fn provider_url(backend: &str) -> Option<String> {
     std::env::var(variable).ok()
 }
 
+/// Every backend of the registry, those at providers over ones that are played. Without containers, loudly, where there is no
+/// engine for them.
+pub fn every_backend(played: &Fake) -> Vec<(&'static str, BackendChoice)> {
+    let choice = |name| match name {
+        "e2b" | "huggingface" => BackendChoice::Over(name, Box::new(played.providers())),
+        _ => BackendChoice::Named(name),
+    };
+    dressage_sandbox::registry()
+        .iter()
+        .filter(|entry| entry.name != "docker" || engine().is_some())
+        .map(|entry| (entry.name, choice(entry.name)))
+        .collect()
+}
+
+/// A task as a backend can run it.
+pub fn for_backend(name: &str, mut task: Task) -> Task {
+    if name == "huggingface" {
+        task.network = NetworkPolicy::Open;
+    }
+    task
+}
+
 fn providers(backend: &str) -> Providers {
     let mut providers = Providers::default();
     if backend == "docker" {
@@ -102,15 +127,16 @@ fn providers(backend: &str) -> Providers {
             api_key: Some("e2b_test".to_owned().into()),
             api_url: Some(url.clone()),
             sandbox_url: Some(url),
-            domain: None,
+            // An emulator's accounts may be this machine's.
+            agent_user: Some(AgentUser::Default),
+            ..E2bAccess::default()
         };
     }
     if let Some(url) = provider_url("huggingface") {
         providers.huggingface = HuggingFaceAccess {
             token: Some("hf_test".to_owned().into()),
             endpoint: Some(url),
-            namespace: None,
-            flavor: None,
+            ..HuggingFaceAccess::default()
         };
     }
     providers
@@ -140,20 +166,22 @@ impl World {
         let data = enterable_folder();
         let owner = Arc::new(Owner::acquire(data.path()).unwrap());
         let cache_dir = plan.cache_dir.unwrap_or_else(|| data.path().join("cache"));
+        let make = |name: &str, providers| {
+            let config = BackendConfig {
+                data_dir: data.path().to_owned(),
+                cache_dir: cache_dir.clone(),
+                tap_binary: tap_binary(),
+                bubblewrap: None,
+                ripgrep: None,
+                owner: owner.clone(),
+                providers,
+            };
+            (dressage_sandbox::by_name(name).unwrap().make)(&config).unwrap()
+        };
         let backend = match plan.backend {
             BackendChoice::Given(backend) => backend,
-            BackendChoice::Named(name) => {
-                let config = BackendConfig {
-                    data_dir: data.path().to_owned(),
-                    cache_dir: cache_dir.clone(),
-                    tap_binary: tap_binary(),
-                    bubblewrap: None,
-                    ripgrep: None,
-                    owner: owner.clone(),
-                    providers: providers(name),
-                };
-                (dressage_sandbox::by_name(name).unwrap().make)(&config).unwrap()
-            }
+            BackendChoice::Named(name) => make(name, providers(name)),
+            BackendChoice::Over(name, providers) => make(name, *providers),
         };
         let model = ScriptedModel::start(ScriptedModelConfig {
             script: plan.script,

@@ -10,7 +10,7 @@ mod plane;
 /// The inside of a sandbox.
 mod envd;
 
-use crate::remote::http::{HttpError, is_quota};
+use crate::remote::http::{HttpError, is_quota, shown};
 use crate::remote::provider::{Made, Provider, RemoteBackend};
 use crate::{Backend, BackendConfig, Report, SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -37,6 +37,7 @@ pub(super) fn make(config: &BackendConfig) -> Result<Arc<dyn Backend>, SandboxEr
     Ok(Arc::new(RemoteBackend {
         config: config.clone(),
         provider: Arc::new(E2b(ControlPlane::new(access, key))),
+        agent_user: access.agent_user,
     }))
 }
 
@@ -68,7 +69,7 @@ impl Provider for E2b {
     }
 
     async fn place(&self) -> Result<String, HttpError> {
-        Ok(self.0.api.clone())
+        Ok(shown(&self.0.api))
     }
 
     async fn create(&self, spec: &SandboxSpec, labels: BTreeMap<String, String>) -> Result<Made, HttpError> {

@@ -13,7 +13,7 @@ mod server;
 /// Programs in the background.
 mod background;
 
-use crate::remote::http::HttpError;
+use crate::remote::http::{HttpError, shown};
 use crate::remote::provider::{Made, Provider, RemoteBackend};
 use crate::{Backend, BackendConfig, Report, SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -36,6 +36,7 @@ pub(super) fn make(config: &BackendConfig) -> Result<Arc<dyn Backend>, SandboxEr
     Ok(Arc::new(RemoteBackend {
         config: config.clone(),
         provider: Arc::new(HuggingFace(Arc::new(Jobs::new(access, token)))),
+        agent_user: access.agent_user,
     }))
 }
 
@@ -78,7 +79,11 @@ impl Provider for HuggingFace {
     }
 
     async fn place(&self) -> Result<String, HttpError> {
-        Ok(format!("{}/{}", self.0.endpoint, self.0.namespace().await?))
+        Ok(format!(
+            "{}/{}",
+            shown(&self.0.endpoint),
+            self.0.namespace().await?
+        ))
     }
 
     async fn create(&self, spec: &SandboxSpec, labels: BTreeMap<String, String>) -> Result<Made, HttpError> {

@@ -56,7 +56,7 @@ pub(crate) async fn dial(
         let status = answer.status();
         if status != StatusCode::SWITCHING_PROTOCOLS {
             let body = collect(answer.into_body(), 64 << 10).await?;
-            let message = said(&body);
+            let message = said(&body, &call.headers);
             return Err(HttpError::Status { status, message });
         }
         let accepted = answer.headers().get("sec-websocket-accept");

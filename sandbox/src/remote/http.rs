@@ -280,7 +280,7 @@ impl HttpClient {
                     .await
                     .map_err(|error| HttpError::Lost(Box::new(error)))?,
             )
-            .map_err(|_| HttpError::Address(call.url.clone()))?;
+            .map_err(|_| HttpError::Address(shown(&call.url)))?;
         *request.headers_mut() = call.headers.clone();
         request
             .headers_mut()
@@ -318,7 +318,7 @@ impl HttpClient {
                 Ok((status, headers, body)) if status.is_success() => return Ok(Answer { headers, body }),
                 Ok((status, headers, body)) => {
                     let again = should_retry(retry, status, &headers, &body).then(|| pause(tried, &headers));
-                    let message = said(&body);
+                    let message = said(&body, &call.headers);
                     (HttpError::Status { status, message }, again)
                 }
                 Err(error @ HttpError::Connect(_)) => (error, Some(pause(tried, &HeaderMap::new()))),
@@ -357,7 +357,7 @@ pub(crate) async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, H
 fn should_retry(retry: Retry, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> bool {
     match headers.get("should-retry").and_then(|value| value.to_str().ok()) {
         Some("false") => false,
-        _ if status == StatusCode::TOO_MANY_REQUESTS && is_quota(&said(body)) => false,
+        _ if status == StatusCode::TOO_MANY_REQUESTS && is_quota(&said(body, headers)) => false,
         _ if retry == Retry::Undone => matches!(status.as_u16(), 429 | 503),
         Some("true") => true,
         _ => matches!(status.as_u16(), 429 | 502..=504),
@@ -386,8 +386,9 @@ fn pause(tried: u32, headers: &HeaderMap) -> Duration {
     asked.unwrap_or(own).min(LONGEST_PAUSE)
 }
 
-/// What a refusal says: the `message` or `error` of JSON; nothing of a page in HTML.
-pub(crate) fn said(body: &[u8]) -> String {
+/// What a refusal says: the `message` or `error` of JSON; nothing of a page in HTML, nor of the secrets among the headers of the
+/// call that it answers.
+pub(crate) fn said(body: &[u8], headers: &HeaderMap) -> String {
     const MOST: usize = 300;
     let text = match serde_json::from_slice::<serde_json::Value>(body) {
         Ok(json) => ["message", "error"]
@@ -403,10 +404,35 @@ pub(crate) fn said(body: &[u8]) -> String {
             }
         }
     };
-    text.chars()
+    hide(&text, headers)
+        .chars()
         .map(|character| if character.is_control() { ' ' } else { character })
         .take(MOST)
         .collect()
+}
+
+/// A text without the secrets among headers: some servers repeat what they were shown.
+pub(crate) fn hide(text: &str, headers: &HeaderMap) -> String {
+    let secrets = headers
+        .values()
+        .filter(|value| value.is_sensitive())
+        .filter_map(|value| value.to_str().ok()?.rsplit(' ').next())
+        // Shorter ones are none, and would stand in many a word.
+        .filter(|secret| secret.len() >= 8);
+    secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "[secret]"))
+}
+
+/// An address to be shown and kept: without a name and a password, and without what is asked there.
+pub(crate) fn shown(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let (host, path) = rest
+        .split_at_checked(rest.find('/').unwrap_or(rest.len()))
+        .unwrap_or_default();
+    let host = host.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
 }
 
 /// Adds a header whose value is a secret.
@@ -526,7 +552,35 @@ mod tests {
 
     #[test]
     fn a_page_in_html_is_named_and_not_quoted() {
-        assert!(said(b"<!doctype html><p>hello").contains("HTML"));
-        assert_eq!(said(br#"{"error":"no\u001b[31m"}"#), "no [31m");
+        let none = HeaderMap::new();
+        assert!(said(b"<!doctype html><p>hello", &none).contains("HTML"));
+        assert_eq!(said(br#"{"error":"no\u001b[31m"}"#, &none), "no [31m");
+    }
+
+    #[test]
+    fn a_secret_that_is_repeated_is_left_out_and_so_is_what_an_address_holds() {
+        let mut headers = HeaderMap::new();
+        secret_header(&mut headers, "x-api-key", "e2b_0123456789").unwrap();
+        secret_header(&mut headers, "authorization", "Bearer hf_0123456789").unwrap();
+        headers.insert("e2b-sandbox-port", HeaderValue::from_static("49983"));
+        for (body, told) in [
+            (r#"{"message":"no key e2b_0123456789!"}"#, "no key [secret]!"),
+            ("Bearer hf_0123456789 at 49983", "Bearer [secret] at 49983"),
+        ] {
+            assert_eq!(said(body.as_bytes(), &headers), told);
+        }
+        // One that is cut after its beginning was none before.
+        let long = format!("{}{}", "x".repeat(295), "e2b_0123456789");
+        assert!(!said(long.as_bytes(), &headers).contains("e2b_"));
+        for (url, told) in [
+            (
+                "https://me:hf_x@hub.example/api?token=hf_x#y",
+                "https://hub.example/api",
+            ),
+            ("http://127.0.0.1:1/", "http://127.0.0.1:1/"),
+            ("nothing", "nothing"),
+        ] {
+            assert_eq!(shown(url), told);
+        }
     }
 }

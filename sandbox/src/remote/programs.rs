@@ -1,7 +1,8 @@
+use super::agent_user::name_user;
 use super::machine::{As, Ended, Program, Running, Said};
 use super::sandbox::Inside;
 use super::scripts;
-use crate::{Command, Exit, OutputSink, Process, SandboxError};
+use crate::{Command, Exit, OutputSink, Process, Role, SandboxError};
 use async_trait::async_trait;
 use dressage_wire::event::OutputStream;
 use std::collections::BTreeMap;
@@ -60,6 +61,10 @@ pub(super) fn program(inside: &Inside, command: &Command, mark: &str, input: Str
         inside.env.clone()
     };
     env.extend(command.env.clone());
+    let account = inside.account(command.role);
+    if account.is_some() {
+        name_user(&mut env);
+    }
     env.insert(scripts::TREE.into(), mark.to_owned());
     let keep = if command.clear_env {
         let names: Vec<&str> = env.keys().map(String::as_str).collect();
@@ -73,11 +78,15 @@ pub(super) fn program(inside: &Inside, command: &Command, mark: &str, input: Str
         .into();
     argv.extend([cwd, input, keep]);
     argv.extend(command.argv.iter().cloned());
-    Program {
+    let program = Program {
         argv,
         env,
         lifetime: command.timeout.map(|timeout| timeout + BACKSTOP),
         who: As::User,
+    };
+    match account {
+        Some(account) => account.dress(program),
+        None => program,
     }
 }
 
@@ -85,6 +94,7 @@ pub(super) fn program(inside: &Inside, command: &Command, mark: &str, input: Str
 pub(super) struct RemoteProcess {
     inside: Arc<Inside>,
     mark: String,
+    role: Role,
     outcome: watch::Receiver<Option<Result<Exit, String>>>,
 }
 
@@ -96,8 +106,9 @@ impl RemoteProcess {
         output: Arc<dyn OutputSink>,
         mark: String,
         begun: Instant,
-        deadline: Option<Duration>,
+        command: &Command,
     ) -> Self {
+        let (deadline, role) = (command.timeout, command.role);
         let (told, outcome) = watch::channel(None);
         let (here, tree) = (Arc::clone(inside), mark.clone());
         tokio::spawn(async move {
@@ -111,7 +122,7 @@ impl RemoteProcess {
                 ended = &mut following => ended,
                 () = until(begun, deadline) => {
                     timed_out = true;
-                    match here.end_tree(&tree).await {
+                    match here.end_tree(&tree, role).await {
                         Err(error) => Err(error.to_string()),
                         Ok(()) => tokio::select! {
                             biased;
@@ -131,6 +142,7 @@ impl RemoteProcess {
         Self {
             inside: Arc::clone(inside),
             mark,
+            role,
             outcome,
         }
     }
@@ -170,8 +182,12 @@ impl Process for RemoteProcess {
     }
 
     async fn kill(&mut self) -> Result<(), SandboxError> {
-        if self.outcome.borrow().is_none() {
-            self.inside.end_tree(&self.mark).await?;
+        let runs = self.outcome.borrow().is_none();
+        // What an agent started may live on when it has ended itself.
+        if runs || self.inside.account(self.role).is_some() {
+            self.inside.end_tree(&self.mark, self.role).await?;
+        }
+        if runs {
             self.wait().await?;
         }
         Ok(())

@@ -3,7 +3,7 @@ use super::machine::Machine;
 use super::sandbox::RemoteSandbox;
 use crate::backends::{list_leased, off_the_runtime, refuse_allowed_hosts};
 use crate::lease::{HeldLease, Lease, LeaseError, SANDBOX_LABEL, find_removable};
-use crate::{Backend, BackendConfig, Sandbox, SandboxError, SandboxSpec};
+use crate::{AgentUser, Backend, BackendConfig, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
 use dressage_wire::ids::SandboxId;
 use std::collections::BTreeMap;
@@ -48,6 +48,8 @@ pub(crate) struct Made {
 pub(crate) struct RemoteBackend {
     pub(crate) config: BackendConfig,
     pub(crate) provider: Arc<dyn Provider>,
+    /// Whom agents are.
+    pub(crate) agent_user: Option<AgentUser>,
 }
 
 /// Whether it is certain that a creation did not happen.
@@ -137,7 +139,14 @@ impl RemoteBackend {
             .and_then(|done| done.map_err(|source| SandboxError::Lease { id: spec.id, source }))
             .map_err(|error| (error, Certain::No))?;
         let provider = Arc::clone(&self.provider);
-        let mut sandbox = RemoteSandbox::new(spec, made.machine, provider, made.id, Arc::clone(lease));
+        let mut sandbox = RemoteSandbox::new(
+            spec,
+            self.agent_user,
+            made.machine,
+            provider,
+            made.id,
+            Arc::clone(lease),
+        );
         sandbox
             .prepare(spec, &self.config)
             .await

@@ -1,3 +1,4 @@
+use super::agent_user::{Account, Temporary};
 use super::boot::Relay;
 use super::http::Content;
 use super::machine::{As, Machine, MachineError, Program};
@@ -6,7 +7,9 @@ use super::provider::Provider;
 use super::scripts;
 use crate::backends::off_the_runtime;
 use crate::lease::{HeldLease, LeaseError};
-use crate::{Channel, Command, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec};
+use crate::{
+    AgentUser, Channel, Command, FileList, OutputSink, Process, Role, Sandbox, SandboxError, SandboxSpec,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use dressage_wire::ids::SandboxId;
@@ -16,7 +19,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -43,11 +46,17 @@ pub(crate) struct RemoteSandbox {
 /// What programs need of it.
 pub(super) struct Inside {
     pub(super) id: SandboxId,
+    /// The backend's name.
+    pub(super) backend: &'static str,
     pub(super) home: String,
     pub(super) machine: Arc<dyn Machine>,
     pub(super) over: CancellationToken,
     /// Of every command that does not clear it.
     pub(super) env: BTreeMap<String, String>,
+    /// Whom agents are to be.
+    pub(super) agent_user: Option<AgentUser>,
+    /// Whom agents are, once one was started: the image's user if it is nobody.
+    pub(super) agent: OnceLock<Option<Account>>,
     next: AtomicU64,
     trees: Mutex<Vec<String>>,
 }
@@ -63,6 +72,7 @@ struct End {
 impl RemoteSandbox {
     pub(super) fn new(
         spec: &SandboxSpec,
+        agent_user: Option<AgentUser>,
         machine: Arc<dyn Machine>,
         provider: Arc<dyn Provider>,
         provider_id: String,
@@ -73,10 +83,13 @@ impl RemoteSandbox {
         Self {
             inside: Arc::new(Inside {
                 id: spec.id,
+                backend: provider.name(),
                 home: spec.home.clone(),
                 machine,
                 over: CancellationToken::new(),
                 env,
+                agent_user,
+                agent: OnceLock::new(),
                 next: AtomicU64::new(1),
                 trees: Mutex::default(),
             }),
@@ -223,7 +236,11 @@ impl Inside {
         }))
     }
 
-    pub(super) async fn end_tree(&self, mark: &str) -> Result<(), SandboxError> {
+    /// Ends a program and what it has started; an agent's with all that is its user's.
+    pub(super) async fn end_tree(&self, mark: &str, role: Role) -> Result<(), SandboxError> {
+        if let Some(account) = self.account(role) {
+            return self.end_agent(account, Temporary::Kept).await;
+        }
         self.script("end", scripts::END_TREES, &[mark], As::User)
             .await
             .map(|_| ())
@@ -266,6 +283,9 @@ impl Sandbox for RemoteSandbox {
                 return Err(inside.failed("start", &name, error).await);
             }
         }
+        if command.role == Role::Agent {
+            inside.hand_over(&input).await?;
+        }
         let program = program(inside, &command, &mark, input);
         inside
             .trees
@@ -277,11 +297,11 @@ impl Sandbox for RemoteSandbox {
             Ok(running) => running,
             Err(error) => {
                 // An answer that was lost may have started it.
-                let _ = inside.end_tree(&mark).await;
+                let _ = inside.end_tree(&mark, command.role).await;
                 return Err(inside.failed("start", &name, error).await);
             }
         };
-        let process = RemoteProcess::follow(inside, running, output, mark, begun, command.timeout);
+        let process = RemoteProcess::follow(inside, running, output, mark, begun, &command);
         Ok(Box::new(process))
     }
 
@@ -396,6 +416,11 @@ impl Sandbox for RemoteSandbox {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
+        let mut separation = Separation::None;
+        if let Some(account) = self.inside.account(Role::Agent) {
+            self.inside.end_agent(account, Temporary::Removed).await?;
+            separation = Separation::Uid;
+        }
         let marks: Vec<&str> = trees.iter().map(String::as_str).collect();
         self.inside
             .script("end", scripts::END_TREES, &marks, As::Root)
@@ -404,11 +429,12 @@ impl Sandbox for RemoteSandbox {
             .iter()
             .map(|path| self.inside.absolute(path))
             .collect();
-        let fresh: Vec<&str> = fresh.iter().map(String::as_str).collect();
+        let mut arguments = vec![self.inside.home.as_str()];
+        arguments.extend(fresh.iter().map(String::as_str));
         self.inside
-            .script("renew", scripts::FRESH, &fresh, As::User)
+            .script("renew", scripts::FRESH, &arguments, As::Root)
             .await?;
-        Ok(Separation::None)
+        Ok(separation)
     }
 
     async fn relabel(&self, labels: &BTreeMap<String, String>) -> Result<(), SandboxError> {

@@ -54,16 +54,85 @@ chmod "$mode" -- "$1" && mv -fT -- "$1" "$2" || { rm -f -- "$1"; exit 1; }
 pub(crate) const LIST: &str =
     r#"find "$1" -maxdepth "$2" -type f -printf '%s %p\0' 2>/dev/null | head -z -n "$3""#;
 
-/// Makes directories anew; what is there is moved aside.
+/// Makes directories below the home anew: `HOME PATH...`. Whatever is there is moved aside, and so is what is in the way to it;
+/// no link is followed. They are those of whom the home is.
 pub(crate) const FRESH: &str = r#"
-for path in "$@"; do
+home=$1; shift
+aside() {
   number=1
-  if [ -e "$path" ] || [ -L "$path" ]; then
-    while [ -e "$path.aside-$number" ] || [ -L "$path.aside-$number" ]; do number=$((number + 1)); done
-    mv -T -- "$path" "$path.aside-$number" || exit 1
-  fi
-  mkdir -p -- "$path" || exit 1
+  while [ -e "$1.aside-$number" ] || [ -L "$1.aside-$number" ]; do number=$((number + 1)); done
+  mv -T -- "$1" "$1.aside-$number"
+}
+chmod u+rwx -- "$home" || exit 1
+for path in "$@"; do
+  rest=${path#"${home%/}/"}
+  [ "$rest" != "$path" ] && [ -n "$rest" ] || { echo "$path is not below the home" >&2; exit 1; }
+  place=${home%/}
+  while [ -n "$rest" ]; do
+    name=${rest%%/*}
+    case "$rest" in */*) rest=${rest#*/} ;; *) rest= ;; esac
+    case "$name" in ''|.) continue ;; ..) echo "$path leads out of the home" >&2; exit 1 ;; esac
+    place=$place/$name
+    if [ -L "$place" ] || { [ -e "$place" ] && { [ -z "$rest" ] || [ ! -d "$place" ]; }; }; then
+      aside "$place" || exit 1
+    fi
+    if [ -d "$place" ]; then
+      chmod u+rwx -- "$place" || exit 1
+    else
+      mkdir -- "$place" && chown --reference="$home" -- "$place" || exit 1
+    fi
+  done
 done
+"#;
+
+/// Gives a home, and an input if one is named, to a user for agents: `NUMBER NAME HOME INPUT`. The account is made where it is
+/// missing. Says its number, whose the home was, and which program becomes it; or `-`, and why there is none. Needs root.
+pub(crate) const HAND_OVER: &str = r#"
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+number=$1; name=$2; home=$3; input=$4
+[ "$(id -u)" = 0 ] || { echo "- its programs cannot be root"; exit 0; }
+[ "$home" != / ] || { echo "- everything is below the home"; exit 0; }
+setpriv=$(command -v setpriv) || { echo "- there is no setpriv in its image"; exit 0; }
+while grep -qs "^[^:]*:[^:]*:$number:" /etc/passwd /etc/group && ! grep -qs "^$name:[^:]*:$number:" /etc/passwd; do
+  number=$((number + 1))
+done
+"$setpriv" --reuid="$number" --regid="$number" --clear-groups --no-new-privs -- /bin/sh -c : >/dev/null 2>&1 ||
+  { echo "- root cannot become another user in it"; exit 0; }
+if ! grep -qs "^$name:[^:]*:$number:" /etc/passwd; then
+  # Without a name it is a user all the same.
+  echo "$name:x:$number:" >>/etc/group; echo "$name:x:$number:$number::$home:/bin/bash" >>/etc/passwd
+fi 2>/dev/null
+owner=$(stat -L -c %u:%g -- "$home") || exit 1
+find -H "$home" ! -uid "$number" -exec chown -h -- "$number:$number" {} + || exit 1
+[ -z "$input" ] || chown -h -- "$number:$number" "$input" || exit 1
+echo "$number $owner $setpriv"
+"#;
+
+/// Ends everything of a user for agents, and gives the home back: `NUMBER OWNER HOME SETPRIV FOLDERS`. What is that user's in
+/// FOLDERS, between blanks, is removed. Needs root.
+pub(crate) const END_AGENT: &str = r#"
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+number=$1; owner=$2; home=$3; setpriv=$4; folders=$5
+round=0
+while :; do
+  # All at once, which no program can outrun by starting others.
+  "$setpriv" --reuid="$number" --regid="$number" --clear-groups -- /bin/sh -c 'kill -9 -1' 2>/dev/null
+  left=
+  for file in $(grep -lsE "^Uid:.*[[:space:]]$number([[:space:]]|\$)" /proc/[0-9]*/status); do
+    grep -qs '^State:[[:space:]]*Z' "$file" && continue
+    # It may have ended the one that was to end all.
+    left=1; pid=${file#/proc/}; kill -9 "${pid%/status}" 2>/dev/null
+  done
+  [ -n "$left" ] || break
+  [ "$round" -lt 200 ] || { echo "what the agent started does not end" >&2; exit 1; }
+  round=$((round + 1)); sleep 0.02
+done
+find -H "$home" -uid "$number" -exec chown -h -- "$owner" {} + || exit 1
+chmod u+rwx -- "$home" || exit 1
+for folder in $folders; do
+  find "$folder" -mindepth 1 -uid "$number" -delete 2>/dev/null
+done
+exit 0
 "#;
 
 /// Where things are put: root's, in a folder whose entries are their owners' alone.

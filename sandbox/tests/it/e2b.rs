@@ -327,7 +327,7 @@ async fn a_sandbox_lives_works_and_ends_at_a_provider() {
         api_key: Some("e2b_test".to_owned().into()),
         api_url: Some(url.clone()),
         sandbox_url: Some(url),
-        domain: None,
+        ..E2bAccess::default()
     };
     let backend = backend(&config);
     let sandbox = backend.create(spec()).await.unwrap();
@@ -409,7 +409,7 @@ async fn a_relay_at_a_provider_carries_calls_and_can_be_dialled_again() {
         api_key: Some("e2b_unseen".to_owned().into()),
         api_url: Some(url.clone()),
         sandbox_url: Some(url),
-        domain: None,
+        ..E2bAccess::default()
     };
     let tree = world.folder.path().join("agent");
     std::fs::create_dir_all(tree.join("bin")).unwrap();

@@ -1,17 +1,24 @@
 //! Providers that run real programs, as their protocols say and not as their makers do: what is tested against them is this client.
-//! Faults are put in on purpose.
+//! Faults are put in on purpose. Tests of rollouts and of servers have them from here, hence the paths of the files.
 
 /// Requests and answers.
+#[path = "fake/http.rs"]
 mod http;
 
 /// What is behind a sandbox: namespaces on this machine.
+#[path = "fake/machine.rs"]
 mod machine;
 
 /// E2B's control plane and envd.
+#[path = "fake/e2b.rs"]
 mod e2b;
 
 /// Hugging Face's Jobs, their proxy, and the program in them.
+#[path = "fake/huggingface.rs"]
 mod huggingface;
+
+pub use e2b::KEY as E2B_KEY;
+pub use huggingface::TOKEN as HF_TOKEN;
 
 use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
 use http::{Out, Request};
@@ -80,16 +87,15 @@ impl Fake {
     pub fn providers(&self) -> Providers {
         Providers {
             e2b: E2bAccess {
-                api_key: Some(e2b::KEY.to_owned().into()),
+                api_key: Some(E2B_KEY.to_owned().into()),
                 api_url: Some(self.url.clone()),
                 sandbox_url: Some(self.url.clone()),
-                domain: None,
+                ..E2bAccess::default()
             },
             huggingface: HuggingFaceAccess {
-                token: Some(huggingface::TOKEN.to_owned().into()),
+                token: Some(HF_TOKEN.to_owned().into()),
                 endpoint: Some(self.url.clone()),
-                namespace: None,
-                flavor: None,
+                ..HuggingFaceAccess::default()
             },
             ..Providers::default()
         }

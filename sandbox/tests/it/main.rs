@@ -61,6 +61,9 @@ mod fake;
 /// What is promised of sandboxes at providers, and faults of these.
 mod remote;
 
+/// The user that agents are at providers.
+mod agent_user;
+
 /// Sandboxes of E2B.
 mod e2b;
 

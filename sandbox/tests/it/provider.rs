@@ -1,6 +1,6 @@
 use crate::world::World;
 use dressage_sandbox::lease::Lease;
-use dressage_sandbox::{BackendConfig, E2bAccess, HuggingFaceAccess, Providers};
+use dressage_sandbox::{AgentUser, BackendConfig, E2bAccess, HuggingFaceAccess, Providers};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -70,7 +70,7 @@ impl Scripted {
             api_key: Some("e2b_test".to_owned().into()),
             api_url: Some(self.url.clone()),
             sandbox_url: Some(self.url.clone()),
-            domain: None,
+            ..E2bAccess::default()
         };
         config
     }
@@ -81,7 +81,7 @@ impl Scripted {
             token: Some("hf_test".to_owned().into()),
             endpoint: Some(self.url.clone()),
             namespace: Some("me".into()),
-            flavor: None,
+            ..HuggingFaceAccess::default()
         };
         (dressage_sandbox::by_name("huggingface").unwrap().make)(&config).unwrap()
     }
@@ -150,7 +150,9 @@ pub fn named() -> Providers {
             api_key: Some("e2b_test".to_owned().into()),
             api_url: Some(url.clone()),
             sandbox_url: Some(url),
-            domain: None,
+            // An emulator's accounts may be this machine's.
+            agent_user: Some(AgentUser::Default),
+            ..E2bAccess::default()
         };
     }
     if let Ok(url) = std::env::var("DRESSAGE_TEST_HF_URL") {
@@ -158,7 +160,7 @@ pub fn named() -> Providers {
             token: Some("hf_test".to_owned().into()),
             endpoint: Some(url),
             namespace: None,
-            flavor: None,
+            ..HuggingFaceAccess::default()
         };
     }
     providers

@@ -1,4 +1,4 @@
-use crate::fake::Does;
+use crate::fake::{Does, E2B_KEY, HF_TOKEN};
 use crate::provider::leases;
 use crate::relay::{ASK, answer};
 use crate::world::{
@@ -85,6 +85,60 @@ async fn whatever_fails_while_it_is_prepared_ends_it_and_is_the_error_told() {
             assert!(error.to_string().contains(full), "{name} {step}: {error}");
             assert!(error.hint().unwrap().contains("free some space"));
             assert_eq!((world.fake().living(), leases(&world).len()), (0, 0), "{name}");
+        }
+    }
+}
+
+/// An error with its causes, as people and as programs see it.
+fn all_of(error: &SandboxError) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    let causes: Vec<String> = causes.map(|cause| format!("{cause} {cause:?}")).collect();
+    format!("{error} {error:?} {:?} {causes:?}", error.hint())
+}
+
+/// Some servers repeat the secret that they refuse.
+#[tokio::test]
+async fn no_secret_is_in_what_is_told_of_a_refusal() {
+    for name in REMOTE {
+        for form in [
+            r#"{"code":401,"message":"no such key: SECRET","error":"no such key: SECRET"}"#,
+            "<html><p>no such key: SECRET</html>",
+            "Authorization: Bearer SECRET",
+            r#"{"code":"unauthenticated","message":"SECRET!","error":"SECRET!"}"#,
+        ] {
+            for (step, asked) in asked_for(name).into_iter().enumerate() {
+                let world = World::new();
+                let backend = world.remote(name);
+                let spec = spec_for(&*backend);
+                // What the server is shown: inside of E2B's sandboxes that is their own token.
+                let secret = match (name, step) {
+                    ("e2b", 0 | 3) => E2B_KEY.to_owned(),
+                    ("e2b", _) => format!("token-of-i{}", spec.id),
+                    _ => HF_TOKEN.to_owned(),
+                };
+                let body = form.replace("SECRET", &secret).leak();
+                let refuse = || world.fake().fault(asked, 1, Does::Refuse(401, body));
+                let error = if step == 0 {
+                    refuse();
+                    backend.create(spec).await.err().unwrap()
+                } else {
+                    let sandbox = backend.create(spec).await.unwrap();
+                    refuse();
+                    let error = match step {
+                        1 => sandbox.write_file("a", bytes("a"), 0o644).await.err(),
+                        2 => sandbox.exists("a").await.err(),
+                        _ => sandbox.kill().await.err(),
+                    };
+                    sandbox.kill().await.unwrap();
+                    error.unwrap()
+                };
+                let text = all_of(&error);
+                assert!(!text.contains(&secret), "{name}: {asked}: {text}");
+                assert!(
+                    text.contains("[secret]") || text.contains("HTML"),
+                    "{name}: {asked}: {text}"
+                );
+            }
         }
     }
 }

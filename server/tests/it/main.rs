@@ -10,6 +10,15 @@
 /// Folders, the program, servers that misbehave.
 mod support;
 
+/// An engine for containers.
+#[path = "../../../sandbox/tests/it/engine.rs"]
+mod engine;
+
+/// Providers that run programs.
+#[path = "../../../sandbox/tests/it/fake.rs"]
+#[allow(dead_code, reason = "tests of sandboxes ask more of them")]
+mod fake;
+
 /// Help, usage, completions.
 mod usage;
 

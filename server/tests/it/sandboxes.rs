@@ -1,4 +1,5 @@
-use crate::support::{Place, Running};
+use crate::fake::{Does, E2B_KEY, Fake, HF_TOKEN};
+use crate::support::{Place, Ran, Running};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -189,4 +190,65 @@ fn a_lease_that_cannot_be_read_hides_no_other_and_a_backend_that_cannot_be_had_i
         ran.err
     );
     assert_eq!(listed(&place, &[]).len(), 1, "the lease stays");
+}
+
+/// A rollout at a provider that is played, with everything logged that can be.
+fn told_in_full(place: &Place, fake: &Fake, backend: &str) -> Ran {
+    let cache = place.scripted_agent();
+    let mut command = place.command(&[
+        "run",
+        "x",
+        "--verify",
+        "true",
+        "--endpoint",
+        "demo",
+        "--sandbox",
+        backend,
+    ]);
+    command
+        .args([
+            "--network",
+            if backend == "e2b" { "none" } else { "open" },
+            "--json",
+        ])
+        .env("DRESSAGE_CACHE_DIR", cache)
+        .env("DRESSAGE_LOG", "trace")
+        .env("E2B_API_KEY", E2B_KEY)
+        .env("E2B_API_URL", &fake.url)
+        .env("E2B_SANDBOX_URL", &fake.url)
+        .env("HF_TOKEN", HF_TOKEN)
+        .env("HF_ENDPOINT", &fake.url);
+    Ran::of(command.output().unwrap())
+}
+
+#[test]
+fn the_key_of_a_provider_is_in_no_output_and_in_no_file() {
+    for (backend, key, create) in [
+        ("e2b", E2B_KEY, "POST /v2/sandboxes"),
+        ("huggingface", HF_TOKEN, "POST /api/jobs/me"),
+    ] {
+        for refusal in [
+            None,
+            Some(r#"{"message":"refused: e2b_0123456789","error":"refused: hf_0123456789"}"#),
+            Some("refused: e2b_0123456789 hf_0123456789"),
+            Some("<html><body>refused: e2b_0123456789 hf_0123456789</body></html>"),
+        ] {
+            let (place, fake) = (Place::new(), Fake::start());
+            if let Some(body) = refusal {
+                fake.fault(create, 9, Does::Refuse(401, body));
+            }
+            let ran = told_in_full(&place, &fake, backend);
+            assert_eq!(ran.code == Some(0), refusal.is_none(), "{backend}: {}", ran.err);
+            assert!(!ran.out.contains(key), "{backend}: {}", ran.out);
+            let line = ran.err.lines().find(|line| line.contains(key));
+            assert_eq!(line, None, "{backend}");
+            let grep = std::process::Command::new("grep")
+                .args(["-rlaF", key])
+                .arg(place.folder.path())
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8(grep.stdout).unwrap(), "", "{backend}");
+            assert_eq!(fake.living(), 0);
+        }
+    }
 }

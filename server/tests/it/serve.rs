@@ -21,6 +21,9 @@ mod hold;
 /// Servers that end, and the next ones.
 mod restart;
 
+/// What a server that is killed leaves to the next one, on every backend.
+mod leaks;
+
 /// Sandboxes that are kept ready.
 mod warm;
 

@@ -1,7 +1,7 @@
 use crate::Channel;
 use crate::remote::carrier;
 use crate::remote::http::{
-    Call, Content, HttpClient, HttpError, Retry, collect, parse, percent_encoded, said, secret_header,
+    Call, Content, HttpClient, HttpError, Retry, collect, hide, parse, percent_encoded, said, secret_header,
 };
 use crate::remote::machine::{As, Ended, Machine, MachineError, Program, Ran, Running, Said};
 use async_trait::async_trait;
@@ -65,6 +65,8 @@ enum Heard {
 
 /// A stream of a process.
 struct Stream {
+    /// Of the call that it answers.
+    headers: HeaderMap,
     body: Incoming,
     buffer: BytesMut,
 }
@@ -159,7 +161,7 @@ impl Envd {
         if status.is_success() {
             Ok(parse(&body)?)
         } else {
-            Err(refusal(status, &body))
+            Err(refusal(status, &body, &call.headers))
         }
     }
 
@@ -205,9 +207,10 @@ impl Envd {
         let status = answer.status();
         if !status.is_success() {
             let body = collect(answer.into_body(), MESSAGE_BYTES).await?;
-            return Err(refusal(status, &body));
+            return Err(refusal(status, &body, &call.headers));
         }
         Ok(Stream {
+            headers: call.headers,
             body: answer.into_body(),
             buffer: BytesMut::new(),
         })
@@ -388,15 +391,15 @@ impl Followed {
 }
 
 /// Text codes are envd's; numbers, or no JSON, come of the proxy before it or of its authorization.
-fn refusal(status: StatusCode, body: &[u8]) -> MachineError {
+fn refusal(status: StatusCode, body: &[u8], headers: &HeaderMap) -> MachineError {
     match serde_json::from_slice::<Refusal>(body) {
         Ok(refusal) => MachineError::Said {
             code: refusal.code,
-            message: said(body),
+            message: said(body, headers),
         },
         Err(_) => MachineError::Http(HttpError::Status {
             status,
-            message: said(body),
+            message: said(body, headers),
         }),
     }
 }
@@ -410,7 +413,7 @@ impl Stream {
                     return Err(match parse::<Trailer>(&message)?.error {
                         Some(refusal) => MachineError::Said {
                             code: refusal.code,
-                            message: refusal.message.chars().take(300).collect(),
+                            message: hide(&refusal.message, &self.headers).chars().take(300).collect(),
                         },
                         None => MachineError::Cut,
                     });
@@ -555,11 +558,13 @@ mod tests {
         let ours = refusal(
             StatusCode::NOT_FOUND,
             br#"{"code":"not_found","message":"process with pid 9 not found"}"#,
+            &HeaderMap::new(),
         );
         assert!(matches!(&ours, MachineError::Said { code, .. } if code == "not_found"));
         let theirs = refusal(
             StatusCode::UNAUTHORIZED,
             br#"{"code":401,"message":"unauthorized access"}"#,
+            &HeaderMap::new(),
         );
         assert!(matches!(theirs, MachineError::Http(HttpError::Status { .. })));
     }

@@ -1,7 +1,7 @@
 use crate::SandboxSpec;
 use crate::config::HuggingFaceAccess;
 use crate::remote::http::{
-    Answer, Call, HttpClient, HttpError, Retry, collect, parse, percent_encoded, secret_header,
+    Answer, Call, HttpClient, HttpError, Retry, collect, hide, parse, percent_encoded, secret_header,
 };
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LINK};
@@ -233,7 +233,7 @@ impl Jobs {
             answer => answer?,
         };
         let status = parse::<Told>(&answer.body)?.status;
-        let message = status.message.clone().unwrap_or_default();
+        let message = hide(&status.message.clone().unwrap_or_default(), &self.headers()?);
         Ok(status
             .is_over()
             .then(|| format!("{} {message}", status.stage).trim_end().to_owned()))
@@ -268,6 +268,9 @@ impl Jobs {
 
     /// The last lines that a job wrote, as well as they can be had.
     pub(super) async fn last_words(&self, id: &str) -> String {
+        let Ok(headers) = self.headers() else {
+            return String::new();
+        };
         let reading = async {
             let path = self.path(&format!("/{}/logs", percent_encoded(id))).await.ok()?;
             let call = self.request(Method::GET, &path, None).ok()?;
@@ -284,7 +287,8 @@ impl Jobs {
             .filter(|line| !line.is_empty())
             .collect();
         let last: Vec<&str> = lines.iter().rev().take(5).rev().map(String::as_str).collect();
-        last.join(" | ").chars().take(400).collect()
+        let last = hide(&last.join(" | "), &headers);
+        last.chars().take(400).collect()
     }
 
     async fn path(&self, rest: &str) -> Result<String, HttpError> {
@@ -294,10 +298,15 @@ impl Jobs {
         ))
     }
 
-    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Call, HttpError> {
+    fn headers(&self) -> Result<HeaderMap, HttpError> {
         let mut headers = HeaderMap::new();
         let bearer = format!("Bearer {}", self.token.expose_secret());
         secret_header(&mut headers, "authorization", &bearer)?;
+        Ok(headers)
+    }
+
+    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Call, HttpError> {
+        let mut headers = self.headers()?;
         let mut bytes = Bytes::new();
         if let Some(json) = body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -163,7 +163,7 @@ impl Server {
         let status = answer.status();
         if !status.is_success() {
             let body = collect(answer.into_body(), LIMIT).await?;
-            let message = said(&body);
+            let message = said(&body, &call.headers);
             return Err(HttpError::Status { status, message }.into());
         }
         let mut body = answer.into_body();

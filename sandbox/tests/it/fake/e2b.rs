@@ -1,10 +1,11 @@
 use super::http::{Out, Request};
-use super::machine::{Machine, Program, Said};
+use super::machine::{Machine, Program, Said, USER, Who, is_root};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::broadcast;
@@ -140,6 +141,15 @@ impl E2b {
         }
     }
 
+    /// With a user of its own, who may become root, as in the provider's templates.
+    fn boot() -> Machine {
+        let machine = Machine::boot();
+        let home = machine.outside("/home/user").unwrap();
+        std::fs::create_dir(&home).unwrap();
+        give(&home);
+        machine
+    }
+
     fn create(&self, body: &Value, key: &str) -> Value {
         let mut sandboxes = self.sandboxes.lock().unwrap();
         if let Some(known) = sandboxes.values().find(|sandbox| sandbox.key == key) {
@@ -150,7 +160,7 @@ impl E2b {
             key: key.to_owned(),
             metadata: body["metadata"].clone(),
             env: serde_json::from_value(body["envVars"].clone()).unwrap(),
-            machine: Machine::boot(),
+            machine: Self::boot(),
             processes: Mutex::default(),
             is_over: AtomicBool::new(false),
         });
@@ -194,12 +204,20 @@ impl Sandbox {
                 let process = &body["process"];
                 let mut argv = vec![process["cmd"].as_str().unwrap().to_owned()];
                 argv.extend(serde_json::from_value::<Vec<String>>(process["args"].clone()).unwrap());
-                let mut env = BTreeMap::from([("HOME".to_owned(), "/home/user".to_owned())]);
+                let (who, name, home) = match request.header("authorization") {
+                    // `root:`
+                    Some("Basic cm9vdDo=") => (Who::Root, "root", "/root"),
+                    None => (Who::User, "user", "/home/user"),
+                    Some(other) => panic!("{other} is no user"),
+                };
+                let mut env: BTreeMap<String, String> = [("HOME", home), ("USER", name), ("LOGNAME", name)]
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into();
                 env.extend(self.env.clone());
                 env.extend(
                     serde_json::from_value::<BTreeMap<String, String>>(process["envs"].clone()).unwrap(),
                 );
-                let (program, hearing) = self.machine.start(&argv, &env)?;
+                let (program, hearing) = self.machine.start(&argv, &env, who)?;
                 let pid = u64::from(program.pid);
                 self.processes.lock().unwrap().insert(pid, program);
                 self.tell(pid, hearing, out).await
@@ -229,7 +247,7 @@ impl Sandbox {
                     false => out.answer(404, &refusal("not_found", "no such process")).await,
                 }
             }
-            ("POST", "/files") => match write(&self.machine, &request, false) {
+            ("POST", "/files") => match write(&self.machine, &request, false, Who::User) {
                 Ok(()) => out.answer(200, b"[]").await,
                 Err(error) => {
                     let message = json!({ "code": 500, "message": error.to_string() });
@@ -278,17 +296,32 @@ impl Sandbox {
     }
 }
 
+/// Gives a file to the user of templates.
+fn give(path: &Path) {
+    if is_root() {
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    }
+}
+
 /// Writes what was sent to a path, and makes its parents.
-pub fn write(machine: &Machine, request: &Request, at: bool) -> io::Result<()> {
+pub fn write(machine: &Machine, request: &Request, at: bool, who: Who) -> io::Result<()> {
     use std::io::{Seek, Write};
     let path = request.query("path").and_then(|path| machine.outside(path));
     let path = path.ok_or(io::ErrorKind::PermissionDenied)?;
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .skip(1)
+        .take_while(|parent| !parent.exists())
+        .collect();
     std::fs::create_dir_all(path.parent().unwrap())?;
     let mut file = std::fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(!at)
-        .open(path)?;
+        .open(&path)?;
+    if who == Who::User {
+        missing.into_iter().chain([path.as_path()]).for_each(give);
+    }
     if at {
         let offset = request.query("offset").unwrap().parse().unwrap();
         file.seek(io::SeekFrom::Start(offset))?;

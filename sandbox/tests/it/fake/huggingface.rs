@@ -1,6 +1,6 @@
 use super::e2b::{read, write};
 use super::http::{Out, Request};
-use super::machine::{Machine, Program, Said};
+use super::machine::{Machine, Program, Said, Who};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
@@ -190,7 +190,12 @@ impl Job {
                 out.answer(200, told.to_string().as_bytes()).await
             }
             ("PUT", ["v1", "files", "write"]) => {
-                match write(&self.machine, &request, request.query("offset").is_some()) {
+                match write(
+                    &self.machine,
+                    &request,
+                    request.query("offset").is_some(),
+                    Who::Root,
+                ) {
                     Ok(()) => out.answer(200, b"{}").await,
                     Err(error) => refuse(&mut out, 400, &format!("cannot open: {error}")).await,
                 }
@@ -201,7 +206,8 @@ impl Job {
             },
             (_, ["v1", "proxy", port, ..]) => {
                 let port: u16 = port.parse().unwrap();
-                let head = request.replayed("/", &["authorization", "x-sandbox-token"]);
+                // Version 0.5.0 of the server passes the account's token on; later ones do not.
+                let head = request.replayed("/", &["x-sandbox-token"]);
                 match self.machine.join(port, head, out.connection).await {
                     Some(connection) => {
                         refuse(&mut Out::of(connection), 502, "cannot reach port in sandbox").await
@@ -232,7 +238,7 @@ impl Job {
 
     fn start(&self, request: &Request) -> io::Result<Value> {
         let (argv, env, _) = self.read_program(request);
-        let (program, mut hearing) = self.machine.start(&argv, &env)?;
+        let (program, mut hearing) = self.machine.start(&argv, &env, Who::Root)?;
         let ended = Arc::new(Mutex::new(None));
         let telling = Arc::clone(&ended);
         tokio::spawn(async move {
@@ -257,7 +263,7 @@ impl Job {
     async fn exec(&self, request: &Request, mut out: Out) -> io::Result<()> {
         let (argv, env, body) = self.read_program(request);
         let limit = body["timeout"].as_f64().expect("always with a limit");
-        let (program, mut hearing) = self.machine.start(&argv, &env)?;
+        let (program, mut hearing) = self.machine.start(&argv, &env, Who::Root)?;
         let line = |value: Value| format!("{value}\n").into_bytes();
         out.begin("application/x-ndjson").await?;
         out.piece(&line(json!({ "event": "start", "pid": program.pid })))

@@ -1,17 +1,28 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{broadcast, mpsc};
 
-/// Namespaces of this machine: processes, mounts and a network of its own, with `/home` and `/tmp` of its own.
+/// Namespaces of this machine: processes, mounts and a network of its own, with `/home`, `/tmp` and accounts of its own.
 pub struct Machine {
     folder: tempfile::TempDir,
     holder: Mutex<Option<Child>>,
     pid: u32,
+}
+
+/// The user that templates have, where this is root.
+pub const USER: u32 = 1000;
+
+/// As whom a program runs. What is played by an ordinary user has that one alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Root,
+    User,
 }
 
 /// What a program says.
@@ -49,7 +60,21 @@ impl Machine {
         for name in ["home", "tmp"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
+        let anyone = std::fs::Permissions::from_mode(0o1777);
+        std::fs::set_permissions(folder.path().join("tmp"), anyone).unwrap();
+        for (name, line) in [
+            ("passwd", "user:x:1000:1000::/home/user:/bin/bash"),
+            ("group", "user:x:1000:"),
+        ] {
+            let here = std::fs::read_to_string(Path::new("/etc").join(name)).unwrap();
+            let others = here
+                .lines()
+                .filter(|other| !other.starts_with("user:") && !other.contains(":1000:"));
+            let lines: String = others.chain([line]).map(|line| format!("{line}\n")).collect();
+            std::fs::write(folder.path().join(name), lines).unwrap();
+        }
         let script = "exec 3>&1; exec bwrap --dev-bind / / --proc /proc --bind \"$1/home\" /home --bind \"$1/tmp\" /tmp \
+                      --bind \"$1/passwd\" /etc/passwd --bind \"$1/group\" /etc/group \
                       --unshare-net --unshare-pid --unshare-ipc --die-with-parent --info-fd 3 -- sh -c 'echo ready; exec sleep infinity'";
         let mut holder = Command::new("sh")
             .args(["-c", script, "sh"])
@@ -83,17 +108,22 @@ impl Machine {
         (inside.starts_with("home") || inside.starts_with("tmp")).then(|| self.folder.path().join(inside))
     }
 
-    fn command(&self, argv: &[String], env: &BTreeMap<String, String>) -> Command {
+    fn command(&self, argv: &[String], env: &BTreeMap<String, String>, who: Who) -> Command {
         let mut command = Command::new("nsenter");
         command
             .arg("-t")
             .arg(self.pid.to_string())
             .args(["-m", "-n", "-p"]);
-        if !crate::world::is_root() {
+        if !is_root() {
             command.args(["-U", "--preserve-credentials"]);
         }
+        command.arg("--");
+        if who == Who::User && is_root() {
+            let user = format!("--reuid={USER}");
+            let group = format!("--regid={USER}");
+            command.args(["setpriv", &user, &group, "--clear-groups", "--"]);
+        }
         command
-            .arg("--")
             .args(argv)
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
@@ -109,8 +139,9 @@ impl Machine {
         &self,
         argv: &[String],
         env: &BTreeMap<String, String>,
+        who: Who,
     ) -> std::io::Result<(Program, broadcast::Receiver<Said>)> {
-        let mut child = self.command(argv, env).spawn()?;
+        let mut child = self.command(argv, env, who).spawn()?;
         let (said, hearing) = broadcast::channel(1 << 16);
         let pipe = |mut from: Box<dyn Read + Send>, wrap: fn(Vec<u8>) -> Said| {
             let said = said.clone();
@@ -144,7 +175,7 @@ impl Machine {
     pub async fn join(&self, port: u16, head: Vec<u8>, mut outside: TcpStream) -> Option<TcpStream> {
         let argv = ["python3", "-c", BRIDGE, &port.to_string()].map(str::to_owned);
         let mut child = self
-            .command(&argv, &BTreeMap::new())
+            .command(&argv, &BTreeMap::new(), Who::Root)
             .stdin(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -217,6 +248,10 @@ impl Program {
             kill(pid.parse().unwrap());
         }
     }
+}
+
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
 }
 
 fn kill(pid: u32) {
