@@ -129,6 +129,17 @@ fn refuse_containers(backend: &'static str, spec: &SandboxSpec) -> Result<(), Sa
     Err(SandboxError::Unsupported { backend, what })
 }
 
+/// Refuses what begins with a snapshot.
+pub(crate) fn refuse_snapshots(backend: &'static str, spec: &SandboxSpec) -> Result<(), SandboxError> {
+    match &spec.snapshot {
+        None => Ok(()),
+        Some(_) => Err(SandboxError::Unsupported {
+            backend,
+            what: "snapshots".into(),
+        }),
+    }
+}
+
 /// Runs what blocks off the runtime's threads.
 pub(crate) async fn off_the_runtime<T: Send + 'static>(
     step: &'static str,

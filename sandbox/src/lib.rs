@@ -6,6 +6,9 @@
 /// The contract that every backend keeps.
 mod contract;
 
+/// The files of a sandbox, kept for others to begin with.
+mod snapshot;
+
 /// What a backend is given to work with.
 mod config;
 
@@ -67,3 +70,4 @@ pub use backends::{BackendEntry, Fact, Report, by_name, registry};
 pub use config::{BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 pub use contract::*;
 pub use pool::{Booted, PoolConfig, PoolCounts, Pools};
+pub use snapshot::Snapshot;

@@ -18,7 +18,7 @@ mod parse;
 /// What a task may ask for.
 mod validate;
 
-pub use choices::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyIn, VerifyWhen};
+pub use choices::{CaptureMode, Mode, NetworkPolicy, Placement, SnapshotWhen, VerifyIn, VerifyWhen};
 pub use content::{ContentError, FileContent};
 pub use parse::TaskError;
 pub use parts::{AgentSpec, Limits, McpServer, RewardRange};
@@ -79,6 +79,9 @@ pub struct Task {
     /// where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
+    /// Whether what setup made is kept for rollouts that would run the same setup.
+    #[serde(skip_serializing_if = "SnapshotWhen::is_never")]
+    pub snapshot: SnapshotWhen,
     /// The caller's own data, stored and exported as it is.
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }

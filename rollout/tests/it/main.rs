@@ -29,6 +29,9 @@ mod forgery;
 /// Verify in a sandbox of its own.
 mod fresh;
 
+/// What setups made, kept for others.
+mod snapshots;
+
 /// What verify commands do wrong.
 mod verify;
 

@@ -1,7 +1,7 @@
 use super::http::HttpError;
 use super::machine::Machine;
 use super::sandbox::RemoteSandbox;
-use crate::backends::{list_leased, off_the_runtime};
+use crate::backends::{list_leased, off_the_runtime, refuse_snapshots};
 use crate::lease::{HeldLease, Lease, LeaseError, SANDBOX_LABEL, find_removable};
 use crate::{Backend, BackendConfig, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -75,6 +75,7 @@ impl Backend for RemoteBackend {
                 what: format!("a home at `{}`", spec.home),
             });
         }
+        refuse_snapshots(backend, &spec)?;
         self.provider.check(&spec)?;
         let place = self.provider.place().await;
         let place = place.map_err(|error| self.provider.create_failed(error))?;
