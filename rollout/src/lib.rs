@@ -37,6 +37,9 @@ mod command;
 /// The environment of a login shell, recorded before there is an agent.
 mod environment;
 
+/// What setups made, kept for rollouts that would run the same.
+mod snapshots;
+
 /// What has come of a rollout so far.
 mod report;
 

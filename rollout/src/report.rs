@@ -56,6 +56,8 @@ pub(crate) struct Report {
     pub(crate) sandbox: Option<SandboxId>,
     /// Whether the sandbox was ready before it was asked for.
     pub(crate) warm: bool,
+    /// The stages in which an earlier setup's files were taken instead of setup.
+    pub(crate) restored: Vec<Stage>,
     pub(crate) setup: Vec<CommandResult>,
     /// Whether setup did all that it was to do.
     pub(crate) set_up: bool,
@@ -79,6 +81,7 @@ impl Report {
             stages: Vec::new(),
             sandbox: None,
             warm: false,
+            restored: Vec::new(),
             setup: Vec::new(),
             set_up: false,
             environment: None,

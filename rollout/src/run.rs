@@ -10,6 +10,7 @@ use crate::faults;
 use crate::recording::Recording;
 use crate::report::{Report, Stop, millis};
 use crate::request::RolloutRequest;
+use crate::snapshots::Snapshots;
 use crate::stages::{agent, boot, collect, hold, plan, setup, verify};
 use dressage_sandbox::{Pools, Sandbox, SandboxError};
 use dressage_wire::event::{Event, Stage};
@@ -36,6 +37,7 @@ pub(crate) struct Scope {
     pub(crate) tap_binary: PathBuf,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) pools: Pools,
+    pub(crate) snapshots: Snapshots,
     pub(crate) events: Arc<Events>,
     pub(crate) cancel: CancellationToken,
     pub(crate) hurry: CancellationToken,
@@ -75,12 +77,12 @@ async fn run(scope: Arc<Scope>) -> RolloutOutcome {
 async fn stages(scope: &Scope, plan: &plan::Plan, recording: &Recording, report: &mut Report) {
     let stage = scope.begin(Stage::Boot);
     let booted = boot::run(scope, plan, report).await;
-    let Some(mut sandbox) = stage.end(report, booted) else {
+    let Some((mut sandbox, beginning)) = stage.end(report, booted) else {
         return;
     };
 
     let stage = scope.begin(Stage::Setup);
-    let set_up = setup::run(scope, &*sandbox, report).await;
+    let set_up = setup::run(scope, &*sandbox, beginning, report).await;
     report.set_up = stage.end(report, set_up).is_some();
 
     if report.set_up {
@@ -275,6 +277,7 @@ impl Begun<'_> {
             stage: self.stage,
             duration_ms,
             warm: self.stage == Stage::Boot && report.warm,
+            restored: report.restored.contains(&self.stage),
         });
         self.scope.events.tell(Event::StageEnded {
             stage: self.stage,

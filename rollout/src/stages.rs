@@ -9,6 +9,9 @@ pub(crate) mod boot;
 /// A task's files on their way into the sandbox.
 mod files;
 
+/// What a setup made before is found, or kept for others.
+pub(crate) mod snapshot;
+
 /// The task's files are written and its setup commands run.
 pub(crate) mod setup;
 

@@ -12,6 +12,7 @@ use crate::agents::Agents;
 use crate::events::{EventFeed, EventReceiver, Observer};
 use crate::hold::{Held, HoldError};
 use crate::request::RolloutRequest;
+use crate::snapshots::Snapshots;
 use dressage_sandbox::Pools;
 use dressage_wire::event::Stage;
 use dressage_wire::ids::{GroupId, OwnerId, RolloutId};
@@ -52,6 +53,7 @@ pub struct Supervisor {
     messages: mpsc::UnboundedSender<Message>,
     live: watch::Receiver<Live>,
     hurry: CancellationToken,
+    snapshots: Snapshots,
 }
 
 /// What waits and runs: first what runs, oldest first, then what waits, in the order in which it may start.
@@ -160,12 +162,21 @@ impl Supervisor {
         let (messages, inbox) = mpsc::unbounded_channel();
         let (publish, live) = watch::channel(Arc::default());
         let hurry = CancellationToken::new();
-        let dispatcher = Dispatcher::new(config, inbox, messages.downgrade(), publish, hurry.clone());
+        let snapshots = Snapshots::default();
+        let dispatcher = Dispatcher::new(
+            config,
+            inbox,
+            messages.downgrade(),
+            publish,
+            hurry.clone(),
+            snapshots.clone(),
+        );
         tokio::spawn(dispatcher.run());
         Self {
             messages,
             live,
             hurry,
+            snapshots,
         }
     }
 
@@ -252,11 +263,12 @@ impl Supervisor {
         self.live.clone()
     }
 
-    /// Waits until nothing lives.
+    /// Waits until nothing lives, and removes what setups made that was kept.
     pub async fn drained(&self) {
         let mut live = self.live.clone();
         // An error means that the dispatcher is gone, and with it everything that lived.
         _ = live.wait_for(|rollouts| rollouts.is_empty()).await;
+        self.snapshots.clear().await;
     }
 
     /// Stops admitting, lets what lives end within `grace`, held rollouts too, then cancels it and waits for that.

@@ -141,6 +141,17 @@ pub(crate) fn refuse_allowed_hosts(backend: &'static str, spec: &SandboxSpec) ->
     }
 }
 
+/// Refuses what begins with a snapshot.
+pub(crate) fn refuse_snapshots(backend: &'static str, spec: &SandboxSpec) -> Result<(), SandboxError> {
+    match &spec.snapshot {
+        None => Ok(()),
+        Some(_) => Err(SandboxError::Unsupported {
+            backend,
+            what: "snapshots".into(),
+        }),
+    }
+}
+
 /// Runs what blocks off the runtime's threads.
 pub(crate) async fn off_the_runtime<T: Send + 'static>(
     step: &'static str,

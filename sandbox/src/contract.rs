@@ -1,3 +1,4 @@
+use crate::Snapshot;
 use crate::lease::LeaseError;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -31,6 +32,12 @@ pub trait Backend: Send + Sync {
     /// An address of this host that its sandboxes can connect to, for placement direct; `None` where there is none.
     fn host_address(&self) -> Option<IpAddr> {
         None
+    }
+
+    /// Whether [`Sandbox::snapshot`] of its sandboxes does something, and [`SandboxSpec::snapshot`] is looked at. A spec with a
+    /// snapshot is refused otherwise.
+    fn keeps_snapshots(&self) -> bool {
+        false
     }
 
     /// Makes a sandbox and returns when its home is there and commands can run. On failure nothing remains.
@@ -72,6 +79,9 @@ pub struct SandboxSpec {
     pub lifetime: Duration,
     /// Whether a relay listens in it, and where.
     pub relay_port: Option<u16>,
+    /// The files that it begins with, instead of those of the image and an empty home: of a sandbox of the same backend, image,
+    /// user and home.
+    pub snapshot: Option<Snapshot>,
 }
 
 /// Memory, processors and processes of a sandbox.
@@ -179,6 +189,17 @@ pub trait Sandbox: Send + Sync {
     /// namespaces or another user, a new /tmp, and a new empty directory mounted or made at each of `fresh_directories`
     /// (absolute; whatever the agent left there is moved aside, links are not followed). Says what was achieved.
     async fn separate(&self, fresh_directories: &[String]) -> Result<Separation, SandboxError>;
+
+    /// Keeps its files as they are now, but for those in folders that are in memory, under a lease that carries `labels`; nothing
+    /// of ours may be using it meanwhile. Processes are not kept: [`SandboxError::Unsupported`] where any run that are not ours.
+    async fn snapshot(&self, _labels: &BTreeMap<String, String>) -> Result<Snapshot, SandboxError> {
+        Err(SandboxError::Operation {
+            operation: "keep",
+            object: "the files".into(),
+            message: "its backend keeps no snapshots".into(),
+            errno: None,
+        })
+    }
 
     /// Has its lease carry other labels, as [`Backend::list`] finds it by. What a provider was told of it stays.
     async fn relabel(&self, labels: &BTreeMap<String, String>) -> Result<(), SandboxError>;

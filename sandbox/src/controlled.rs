@@ -2,6 +2,7 @@ use crate::backends::off_the_runtime;
 use crate::control::Control;
 use crate::egress::Channels;
 use crate::life::{Belongings, Body, Life};
+use crate::snapshot::{LEFT, Left, Snapshot, named};
 use crate::{Channel, Command, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,6 +11,10 @@ use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// For what is left of setup to be looked for.
+const LOOK: Duration = Duration::from_secs(20);
 
 /// A sandbox in which `dressage-tap init` runs: everything but how it is built.
 pub(crate) struct ControlledSandbox {
@@ -34,6 +39,16 @@ pub(crate) trait Ground: Send + Sync {
 
     /// What the rebuilding achieves.
     fn separation(&self) -> Separation;
+
+    /// The backend's name in the registry.
+    fn backend(&self) -> &'static str;
+
+    /// Keeps the files as they are under a lease of this id, while nothing changes them.
+    async fn keep(
+        &self,
+        id: SandboxId,
+        labels: BTreeMap<String, String>,
+    ) -> Result<Arc<dyn Belongings>, SandboxError>;
 }
 
 /// An init that runs, connected.
@@ -86,6 +101,36 @@ impl ControlledSandbox {
         Ok(Arc::clone(
             &self.control.lock().unwrap_or_else(PoisonError::into_inner),
         ))
+    }
+
+    /// What a snapshot will not have: names of files. Fails where programs run, which it would not have either.
+    async fn unkept(&self) -> Result<Vec<String>, SandboxError> {
+        let left = Arc::new(Left::default());
+        let look = Command {
+            argv: ["/bin/sh", "-c", LEFT].map(str::to_owned).into(),
+            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
+            clear_env: true,
+            cwd: Some("/".into()),
+            timeout: Some(LOOK),
+            ..Command::default()
+        };
+        let exit = self.exec(look, Arc::clone(&left) as Arc<dyn OutputSink>).await?;
+        if exit.code != 0 {
+            return Err(SandboxError::Operation {
+                operation: "look for",
+                object: "what runs".into(),
+                message: format!("exit code {}", exit.code),
+                errno: None,
+            });
+        }
+        let (programs, files) = left.told();
+        if programs.is_empty() {
+            return Ok(files);
+        }
+        Err(SandboxError::Unsupported {
+            backend: self.ground.backend(),
+            what: format!("a snapshot of programs that run: {}", named(&programs)),
+        })
     }
 
     fn gone(&self, reason: &str) -> SandboxError {
@@ -221,6 +266,15 @@ impl Sandbox for ControlledSandbox {
             return Err(self.gone("it was killed"));
         }
         Ok(self.ground.separation())
+    }
+
+    async fn snapshot(&self, labels: &BTreeMap<String, String>) -> Result<Snapshot, SandboxError> {
+        let omits = self.unkept().await?;
+        let id = SandboxId::new();
+        let kept = self.ground.keep(id, labels.clone()).await?;
+        Ok(Snapshot::without(id, self.ground.backend(), omits, move || {
+            kept.clear()
+        }))
     }
 
     async fn relabel(&self, labels: &BTreeMap<String, String>) -> Result<(), SandboxError> {

@@ -1,6 +1,6 @@
 use crate::SandboxError;
 use crate::cgroup::{Cgroup, Hierarchies};
-use crate::lease::{Lease, LeaseError, LeasedProcess, Owner};
+use crate::lease::{Lease, LeaseError, LeaseKind, LeasedProcess, Owner};
 use crate::life::Belongings;
 use crate::uid::UidLock;
 use crate::{SandboxSpec, Size};
@@ -42,7 +42,39 @@ impl Estate {
         identity: Identity,
         hierarchies: &Hierarchies,
     ) -> Result<Self, SandboxError> {
+        let lease = Lease::new(owner, spec.id, backend, spec.labels.clone());
+        Self::of(owner, lease, identity, Some((hierarchies, spec.size)))
+    }
+
+    /// The same for the files of a sandbox alone: nothing runs there.
+    pub(crate) fn for_snapshot(
+        &self,
+        id: SandboxId,
+        labels: BTreeMap<String, String>,
+    ) -> Result<Self, SandboxError> {
+        let backend = self
+            .lease
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .backend
+            .clone();
+        let mut lease = Lease::new(&self.owner, id, &backend, labels);
+        lease.kind = LeaseKind::Snapshot;
+        let identity = match self.uid {
+            Some(_) => Identity::Own,
+            None => Identity::Shared,
+        };
+        Self::of(&self.owner, lease, identity, None)
+    }
+
+    fn of(
+        owner: &Arc<Owner>,
+        mut lease: Lease,
+        identity: Identity,
+        limits: Option<(&Hierarchies, Size)>,
+    ) -> Result<Self, SandboxError> {
         let data_dir = owner.data_dir();
+        let id = lease.sandbox;
         let failed = |step: &str| {
             let step = step.to_owned();
             move |source: io::Error| SandboxError::Create {
@@ -57,15 +89,16 @@ impl Estate {
             _ => None,
         };
         let homes = Lease::homes_directory(data_dir);
-        let home = homes.join(spec.id.to_string());
-        let name = Lease::outside_name(spec.id);
-        let mut lease = Lease::new(owner, spec.id, backend, spec.labels.clone());
+        let home = homes.join(id.to_string());
+        let name = Lease::outside_name(id);
         lease.home = Some(home.clone());
         lease.uid = uid.as_ref().map(UidLock::uid);
-        lease.cgroups = Cgroup::plan(hierarchies, &name);
+        lease.cgroups = limits
+            .map(|(hierarchies, _)| Cgroup::plan(hierarchies, &name))
+            .unwrap_or_default();
         lease
             .write(data_dir)
-            .map_err(|source| SandboxError::Lease { id: spec.id, source })?;
+            .map_err(|source| SandboxError::Lease { id, source })?;
         // From here on dropping the estate removes what was made.
         let mut estate = Self {
             owner: Arc::clone(owner),
@@ -77,7 +110,9 @@ impl Estate {
         };
         let made = make_home(&homes, &estate.home, estate.uid()).map_err(failed("make the home"));
         let made = made.and_then(|()| {
-            estate.cgroup = Cgroup::make(hierarchies, &name, spec.size).map_err(failed("set its limits"))?;
+            if let Some((hierarchies, size)) = limits {
+                estate.cgroup = Cgroup::make(hierarchies, &name, size).map_err(failed("set its limits"))?;
+            }
             Ok(())
         });
         match made {
@@ -92,6 +127,11 @@ impl Estate {
     /// Its home on this machine.
     pub(crate) fn home(&self) -> &Path {
         &self.home
+    }
+
+    /// Where the home of a snapshot of this installation is.
+    pub(crate) fn home_of(&self, snapshot: SandboxId) -> PathBuf {
+        Lease::homes_directory(self.owner.data_dir()).join(snapshot.to_string())
     }
 
     /// The user id of its own, where it has one.

@@ -24,7 +24,7 @@ pub use owner::{Owner, dead_owners, is_alive};
 pub use process::LeasedProcess;
 pub(crate) use process::end_processes;
 pub use reaper::{Reaper, Swept};
-pub use record::Lease;
+pub use record::{Lease, LeaseKind};
 pub(crate) use remote::{HeldLease, find_removable};
 pub use remote::{INSTALLATION_LABEL, OWNER_LABEL, RemoteLease, SANDBOX_LABEL};
 

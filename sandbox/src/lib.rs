@@ -6,6 +6,9 @@
 /// The contract that every backend keeps.
 mod contract;
 
+/// The files of a sandbox, kept for others to begin with.
+mod snapshot;
+
 /// What a backend is given to work with.
 mod config;
 
@@ -70,3 +73,4 @@ pub use backends::{BackendEntry, Fact, Report, by_name, registry};
 pub use config::{AgentUser, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 pub use contract::*;
 pub use pool::{Booted, PoolConfig, PoolCounts, Pools};
+pub use snapshot::Snapshot;

@@ -93,7 +93,7 @@ impl Pools {
     }
 
     /// A sandbox that is ready and differs from `spec` in nothing but its id, which is its own; else one that `backend` makes.
-    /// Its labels are those of `spec` either way. All that is asked for under one name of a backend is to come of one backend.
+    /// Its labels are those of `spec` either way. What begins with a snapshot is made: snapshots do not outlast what needs them. All that is asked for under one name of a backend is to come of one backend.
     ///
     /// # Errors
     /// Those of [`Backend::create`].
@@ -102,7 +102,7 @@ impl Pools {
         backend: &Arc<dyn Backend>,
         spec: SandboxSpec,
     ) -> Result<Booted, SandboxError> {
-        match self.pool(backend) {
+        match self.pool(backend).filter(|_| spec.snapshot.is_none()) {
             Some(pool) => pool.create(spec).await,
             None => backend.create(spec).await.map(cold),
         }

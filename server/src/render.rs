@@ -260,7 +260,11 @@ pub fn stages(outcome: &RolloutOutcome) -> String {
         return "–".into();
     }
     let each = |time: &dressage_wire::rollout::StageTime| {
-        let warm = if time.warm { ", was ready" } else { "" };
+        let warm = match (time.warm, time.restored) {
+            (true, _) => ", was ready",
+            (_, true) => ", restored",
+            _ => "",
+        };
         format!(
             "{} {}",
             time.stage.name(),

@@ -126,6 +126,10 @@ pub struct StageTime {
     /// Of boot: whether the sandbox was ready before it was asked for. Absent where it was not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warm: bool,
+    /// Of setup, and of verify in a fresh sandbox: whether the sandbox began with what an earlier setup made, which did not run
+    /// again. Absent where it did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restored: bool,
 }
 
 /// What the agent's program did.

@@ -22,7 +22,9 @@ mod parse;
 mod validate;
 
 pub use allow::{AllowedHost, AllowedHostError, Host, Target, TargetError};
-pub use choices::{CaptureMode, Mode, NetworkPolicy, NetworkPolicyError, Placement, VerifyIn, VerifyWhen};
+pub use choices::{
+    CaptureMode, Mode, NetworkPolicy, NetworkPolicyError, Placement, SnapshotWhen, VerifyIn, VerifyWhen,
+};
 pub use content::{ContentError, FileContent};
 pub use parse::TaskError;
 pub use parts::{AgentSpec, Limits, McpServer, RewardRange};
@@ -83,6 +85,9 @@ pub struct Task {
     /// where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
+    /// Whether what setup made is kept for rollouts that would run the same setup.
+    #[serde(skip_serializing_if = "SnapshotWhen::is_never")]
+    pub snapshot: SnapshotWhen,
     /// The caller's own data, stored and exported as it is.
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }

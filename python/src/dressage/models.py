@@ -112,6 +112,8 @@ class StageTime(Model):
     duration_ms: int
     warm: bool = False
     """Of boot: whether the sandbox was ready before it was asked for."""
+    restored: bool = False
+    """Of setup, and of verify in a fresh sandbox: whether an earlier setup's files were taken instead."""
 
 
 class AgentOutcome(Model):

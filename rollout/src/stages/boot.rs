@@ -1,5 +1,6 @@
 use super::hold;
 use super::plan::{AGENT_ASSET, HOME, Plan, TAP_ASSET};
+use super::snapshot::{self, Beginning};
 use crate::faults;
 use crate::report::{Report, Stop};
 use crate::request::RolloutRequest;
@@ -20,14 +21,32 @@ const RELAY_PORT: u16 = 7000;
 const SPARE_LIFETIME: Duration = Duration::from_secs(300);
 
 /// Makes the sandbox, or takes one that is ready. The lease on it is the backend's, and is there before it is.
-pub(crate) async fn run(scope: &Scope, plan: &Plan, report: &mut Report) -> Result<Arc<dyn Sandbox>, Stop> {
-    let mut spec = bare_spec(scope);
+pub(crate) async fn run(
+    scope: &Scope,
+    plan: &Plan,
+    report: &mut Report,
+) -> Result<(Arc<dyn Sandbox>, Beginning), Stop> {
+    let bare = bare_spec(scope);
+    let beginning = snapshot::beginning(scope, &bare, report).await?;
+    let mut spec = bare;
     fill(&mut spec, scope, plan);
     report.sandbox = Some(spec.id);
+    if let Beginning::Restored(snapshot) = &beginning {
+        if let Some(sandbox) = snapshot::restore(scope, &spec, snapshot, Stage::Boot, report).await? {
+            report.sandbox = Some(sandbox.id());
+            return Ok((sandbox, beginning));
+        }
+        spec.id = SandboxId::new();
+        report.sandbox = Some(spec.id);
+    }
     let booted = make(scope, spec, Stage::Boot).await?;
     report.sandbox = Some(booted.sandbox.id());
     report.warm = booted.warm;
-    Ok(booted.sandbox)
+    let beginning = match beginning {
+        Beginning::Restored(_) => Beginning::Empty,
+        beginning => beginning,
+    };
+    Ok((booted.sandbox, beginning))
 }
 
 /// Makes a sandbox, or takes one that is ready. It will be taken down at the end whatever happens until then.
@@ -99,6 +118,7 @@ pub(super) fn bare_spec(scope: &Scope) -> SandboxSpec {
         lifetime: lifetime(&request.task)
             .saturating_add(request.hold.map_or(Duration::ZERO, |_| hold::LONGEST)),
         relay_port: None,
+        snapshot: None,
     }
 }
 

@@ -6,6 +6,7 @@
 use super::boot::{self, seconds};
 use super::plan::{HOME, working_directory};
 use super::setup::{self, REPORT_SLACK};
+use super::snapshot;
 use crate::faults;
 use crate::report::{Report, Stop};
 use crate::run::{Cut, Scope};
@@ -35,9 +36,17 @@ pub(super) async fn instead_of(
 }
 
 async fn make(scope: &Scope, report: &mut Report) -> Result<Arc<dyn Sandbox>, Stop> {
-    let fresh = boot::make(scope, boot::bare_spec(scope), Stage::Verify)
-        .await?
-        .sandbox;
+    let spec = boot::bare_spec(scope);
+    if report.set_up
+        && let Some(snapshot) = snapshot::there(scope, &spec)
+        && let Some(fresh) = snapshot::restore(scope, &spec, &snapshot, Stage::Verify, report).await?
+    {
+        setup::restored(scope, &*fresh, Stage::Verify, report).await?;
+        return Ok(fresh);
+    }
+    // Another id: one that failed may be leased still.
+    let spec = boot::bare_spec(scope);
+    let fresh = boot::make(scope, spec, Stage::Verify).await?.sandbox;
     setup::again(scope, &*fresh, report).await?;
     Ok(fresh)
 }

@@ -1,6 +1,7 @@
 use super::boot::seconds;
 use super::files::{self, When};
 use super::plan::working_directory;
+use super::snapshot::{self, Beginning};
 use crate::command::TaskCommand;
 use crate::environment::{self, RecordedEnvironment};
 use crate::faults;
@@ -18,13 +19,38 @@ pub(crate) const REPORT_SLACK: Duration = Duration::from_secs(15);
 
 /// Writes the task's files and runs its setup commands, each in a login shell in the working directory, then records
 /// what environment a login shell has: the agent starts with it, and verify gets exactly it. The first command that
-/// fails ends the stage.
-pub(crate) async fn run(scope: &Scope, sandbox: &dyn Sandbox, report: &mut Report) -> Result<(), Stop> {
+/// fails ends the stage. Where the sandbox began with what an earlier setup made, only the environment is asked for.
+pub(crate) async fn run(
+    scope: &Scope,
+    sandbox: &dyn Sandbox,
+    beginning: Beginning,
+    report: &mut Report,
+) -> Result<(), Stop> {
+    if let Beginning::Restored(_) = beginning {
+        return restored(scope, sandbox, Stage::Setup, report).await;
+    }
     let mut done = Done::default();
     let result = set_up(scope, sandbox, Stage::Setup, &mut done).await;
     report.setup = done.results;
     report.environment = done.environment;
-    result
+    result?;
+    match beginning {
+        Beginning::Kept(maker) => snapshot::keep(scope, sandbox, maker, report).await,
+        _ => Ok(()),
+    }
+}
+
+/// Asks for the environment where an earlier setup's files are.
+pub(super) async fn restored(
+    scope: &Scope,
+    sandbox: &dyn Sandbox,
+    stage: Stage,
+    report: &mut Report,
+) -> Result<(), Stop> {
+    let timeout = seconds(scope.request.task.limits.setup_timeout_s);
+    report.restored.push(stage);
+    report.environment = Some(environment::record(scope, sandbox, stage, timeout).await?);
+    Ok(())
 }
 
 /// Does the same in a fresh sandbox, for verify, whose environment is that of this one then. It is not told of, and what comes

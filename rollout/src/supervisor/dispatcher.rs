@@ -7,6 +7,7 @@ use crate::events::Events;
 use crate::hold::{Held, HoldError};
 use crate::request::RolloutRequest;
 use crate::run::{self, Scope};
+use crate::snapshots::Snapshots;
 use dressage_wire::event::Event;
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::RolloutOutcome;
@@ -22,6 +23,7 @@ const AT_ONCE: usize = 256;
 
 pub(super) struct Dispatcher {
     config: SupervisorConfig,
+    snapshots: Snapshots,
     inbox: mpsc::UnboundedReceiver<Message>,
     back: mpsc::WeakUnboundedSender<Message>,
     publish: watch::Sender<Live>,
@@ -58,10 +60,12 @@ impl Dispatcher {
         back: mpsc::WeakUnboundedSender<Message>,
         publish: watch::Sender<Live>,
         hurry: CancellationToken,
+        snapshots: Snapshots,
     ) -> Self {
         Self {
             admission: Admission::new(config.limits.clone()),
             config,
+            snapshots,
             inbox,
             back,
             publish,
@@ -216,6 +220,7 @@ impl Dispatcher {
             tap_binary: self.config.tap_binary.clone(),
             labels: self.config.labels.clone(),
             pools: self.config.pools.clone(),
+            snapshots: self.snapshots.clone(),
             events,
             cancel,
             hurry: self.hurry.clone(),

@@ -1,7 +1,8 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use dressage_sandbox::{
-    Asset, Backend, Channel, Command, Exit, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec,
+    Asset, Backend, Channel, Command, Exit, FileList, OutputSink, Process, Sandbox, SandboxError,
+    SandboxSpec, Snapshot,
 };
 use dressage_wire::event::OutputStream;
 use dressage_wire::ids::SandboxId;
@@ -51,6 +52,10 @@ pub enum Trouble {
     SecondSetupFails,
     /// The second is gone when outputs are put into it.
     GoneAtPutting,
+    /// Its files cannot be kept.
+    KeepFails,
+    /// What was kept cannot be used.
+    RestoreFails,
 }
 
 /// A backend whose sandboxes are a list of what was asked of them.
@@ -95,8 +100,16 @@ impl Backend for FakeBackend {
         true
     }
 
+    fn keeps_snapshots(&self) -> bool {
+        true
+    }
+
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        self.log.lock().unwrap().push("create".into());
+        let what = match spec.snapshot {
+            Some(_) => "restore",
+            None => "create",
+        };
+        self.log.lock().unwrap().push(what.into());
         let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         match self.trouble {
             Trouble::CreateFails | Trouble::SecondFails
@@ -109,6 +122,12 @@ impl Backend for FakeBackend {
                 });
             }
             Trouble::CreateHangs => std::future::pending().await,
+            Trouble::RestoreFails if spec.snapshot.is_some() => {
+                return Err(SandboxError::Create {
+                    step: "find it".into(),
+                    source: None,
+                });
+            }
             Trouble::SecondHangs if number == 2 => std::future::pending().await,
             _ => {}
         }
@@ -256,6 +275,22 @@ impl Sandbox for FakeSandbox {
     async fn separate(&self, fresh: &[String]) -> Result<Separation, SandboxError> {
         self.note(format!("separate {}", fresh.join(" ")));
         Ok(Separation::Namespace)
+    }
+
+    async fn snapshot(&self, _labels: &BTreeMap<String, String>) -> Result<Snapshot, SandboxError> {
+        self.note("keep");
+        if self.trouble == Trouble::KeepFails {
+            return Err(SandboxError::Create {
+                step: "copy".into(),
+                source: Some(std::io::Error::other("no space left on device")),
+            });
+        }
+        let log = self.log.clone();
+        let once = std::sync::Once::new();
+        Ok(Snapshot::new(SandboxId::new(), "fake", move || {
+            once.call_once(|| log.lock().unwrap().push("forget".into()));
+            Ok(())
+        }))
     }
 
     async fn relabel(&self, _labels: &BTreeMap<String, String>) -> Result<(), SandboxError> {

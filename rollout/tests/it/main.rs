@@ -40,6 +40,9 @@ mod secrets;
 /// Verify in a sandbox of its own.
 mod fresh;
 
+/// What setups made, kept for others.
+mod snapshots;
+
 /// What verify commands do wrong.
 mod verify;
 

@@ -27,6 +27,9 @@ mod holdings;
 /// A container, from its making to its rebuilding.
 mod container;
 
+/// Its files, kept as an image.
+mod commit;
+
 use crate::controlled::ControlledSandbox;
 use crate::estate::check_size;
 use crate::lease::{HeldLease, find_removable};
@@ -115,11 +118,16 @@ impl Backend for Containers {
         container::may_be_home(home)
     }
 
+    fn keeps_snapshots(&self) -> bool {
+        true
+    }
+
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         self.check(&spec)?;
-        let image = match &spec.dockerfile {
-            Some(dockerfile) => self.images.build(&self.engine, dockerfile).await?,
-            None => self.images.find(&self.engine, &self.image_of(&spec)?).await?,
+        let image = match (&spec.snapshot, &spec.dockerfile) {
+            (Some(snapshot), _) => self.images.snapshot(&self.engine, snapshot.id_in(NAME)?).await?,
+            (None, Some(dockerfile)) => self.images.build(&self.engine, dockerfile).await?,
+            (None, None) => self.images.find(&self.engine, &self.image_of(&spec)?).await?,
         };
         let (owner, leased, engine) = (Arc::clone(&self.config.owner), spec.clone(), self.engine.clone());
         // Together, on the other thread: what is not waited for any more is then removed as well.

@@ -16,6 +16,9 @@ mod boot;
 /// Networks for sandboxes that may reach the outside.
 mod network;
 
+/// Copies homes.
+mod copy;
+
 /// What this machine can do.
 mod check;
 
@@ -61,15 +64,29 @@ impl Backend for Local {
         system::may_be_home(home)
     }
 
+    fn keeps_snapshots(&self) -> bool {
+        true
+    }
+
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         self.check(&spec)?;
-        let (owner, hierarchies, leased) = (
+        let snapshot = spec
+            .snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.id_in(NAME))
+            .transpose()?;
+        let (owner, hierarchies, leased, machine) = (
             Arc::clone(&self.config.owner),
             self.hierarchies.clone(),
             spec.clone(),
+            Arc::clone(&self.machine),
         );
         let estate = super::off_the_runtime("make its home", move || {
-            Estate::make(&owner, NAME, &leased, Identity::Own, &hierarchies)
+            let estate = Estate::make(&owner, NAME, &leased, Identity::Own, &hierarchies)?;
+            if let Some(snapshot) = snapshot {
+                machine.copy_home(&estate.home_of(snapshot), &estate)?;
+            }
+            Ok::<_, SandboxError>(estate)
         })
         .await??;
         let estate = Arc::new(estate);

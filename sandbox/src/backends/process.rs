@@ -10,6 +10,7 @@ use crate::controlled::{Built, ControlledSandbox, Ground, Inside};
 use crate::estate::{Estate, Identity, check_size};
 use crate::fresh::make_fresh;
 use crate::launch::{OwnLimits, Wiring};
+use crate::life::Belongings;
 use crate::processes::Ending;
 use crate::{Backend, BackendConfig, Report, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -122,6 +123,7 @@ impl Backend for Process {
             return Err(unsupported("an image: its system is that of this machine".into()));
         }
         super::refuse_containers(NAME, &spec)?;
+        super::refuse_snapshots(NAME, &spec)?;
         tracing::warn!(
             sandbox.id = %spec.id,
             sandbox.backend = NAME,
@@ -250,5 +252,21 @@ impl Ground for Tree {
 
     fn separation(&self) -> Separation {
         Separation::None
+    }
+
+    fn backend(&self) -> &'static str {
+        NAME
+    }
+
+    /// Setup may have changed anything of this machine.
+    async fn keep(
+        &self,
+        _: SandboxId,
+        _: BTreeMap<String, String>,
+    ) -> Result<Arc<dyn Belongings>, SandboxError> {
+        Err(SandboxError::Unsupported {
+            backend: NAME,
+            what: "snapshots".into(),
+        })
     }
 }

@@ -47,7 +47,9 @@ impl Reaper {
         // An owner is forgotten when nothing of it is left.
         let mut owners: BTreeMap<OwnerId, bool> = BTreeMap::new();
         let mut backends = BTreeMap::new();
-        for lease in std::mem::take(&mut swept.at_providers) {
+        let mut left = std::mem::take(&mut swept.at_providers);
+        left.sort_by_key(|lease| lease.kind);
+        for lease in left {
             let backend = backends.entry(lease.backend.clone()).or_insert_with(|| {
                 crate::by_name(&lease.backend)
                     .and_then(|entry| (entry.make)(config))

@@ -9,6 +9,23 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+/// What a lease is on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseKind {
+    /// A sandbox.
+    #[default]
+    Sandbox,
+    /// Files that sandboxes begin with. Removed after all sandboxes, since some may be made of it.
+    Snapshot,
+}
+
+impl LeaseKind {
+    fn is_sandbox(&self) -> bool {
+        *self == Self::Sandbox
+    }
+}
+
 /// What a sandbox has outside the process, written down before it is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
@@ -16,8 +33,11 @@ pub struct Lease {
     pub installation: InstallationId,
     /// Whose it is.
     pub owner: OwnerId,
-    /// The sandbox.
+    /// The sandbox, or the snapshot.
     pub sandbox: SandboxId,
+    /// Which of them it is.
+    #[serde(default, skip_serializing_if = "LeaseKind::is_sandbox")]
+    pub kind: LeaseKind,
     /// Name of the backend that makes it.
     pub backend: String,
     /// Carried for [`crate::Backend::list`].
@@ -43,6 +63,7 @@ impl Lease {
             installation: owner.installation(),
             owner: owner.id(),
             sandbox,
+            kind: LeaseKind::Sandbox,
             backend: backend.to_owned(),
             labels,
             home: None,

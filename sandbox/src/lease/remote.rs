@@ -1,4 +1,4 @@
-use super::{Lease, LeaseError, Owner};
+use super::{Lease, LeaseError, LeaseKind, Owner};
 use crate::SandboxSpec;
 use dressage_wire::ids::SandboxId;
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,24 @@ impl HeldLease {
         spec: &SandboxSpec,
         place: &str,
     ) -> Result<Self, LeaseError> {
-        let mut lease = Lease::new(owner, spec.id, backend, spec.labels.clone());
+        let lease = Lease::new(owner, spec.id, backend, spec.labels.clone());
+        Self::write(owner, lease, place)
+    }
+
+    /// The same of a snapshot.
+    pub(crate) fn intend_snapshot(
+        owner: &Arc<Owner>,
+        backend: &'static str,
+        id: SandboxId,
+        labels: BTreeMap<String, String>,
+        place: &str,
+    ) -> Result<Self, LeaseError> {
+        let mut lease = Lease::new(owner, id, backend, labels);
+        lease.kind = LeaseKind::Snapshot;
+        Self::write(owner, lease, place)
+    }
+
+    fn write(owner: &Arc<Owner>, mut lease: Lease, place: &str) -> Result<Self, LeaseError> {
         lease.remote = Some(RemoteLease {
             place: place.to_owned(),
             provider_id: None,

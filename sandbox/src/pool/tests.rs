@@ -186,6 +186,7 @@ fn spec(home: &str) -> SandboxSpec {
         labels: BTreeMap::from([("rollout".to_owned(), home.to_owned())]),
         lifetime: Duration::from_secs(60),
         relay_port: None,
+        snapshot: None,
     }
 }
 

@@ -1,7 +1,7 @@
 use super::http::HttpError;
 use super::machine::Machine;
 use super::sandbox::RemoteSandbox;
-use crate::backends::{list_leased, off_the_runtime, refuse_allowed_hosts};
+use crate::backends::{list_leased, off_the_runtime, refuse_allowed_hosts, refuse_snapshots};
 use crate::lease::{HeldLease, Lease, LeaseError, SANDBOX_LABEL, find_removable};
 use crate::{AgentUser, Backend, BackendConfig, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -78,6 +78,7 @@ impl Backend for RemoteBackend {
             });
         }
         refuse_allowed_hosts(backend, &spec)?;
+        refuse_snapshots(backend, &spec)?;
         self.provider.check(&spec)?;
         let place = self.provider.place().await;
         let place = place.map_err(|error| self.provider.create_failed(error))?;

@@ -37,6 +37,9 @@ mod life;
 /// Sandboxes that are ready before they are asked for.
 mod pool;
 
+/// The files of sandboxes, kept for others to begin with.
+mod snapshots;
+
 /// What verify gets after an agent.
 mod separation;
 

@@ -23,5 +23,6 @@ pub fn spec() -> SandboxSpec {
         labels: BTreeMap::new(),
         lifetime: Duration::from_secs(600),
         relay_port: None,
+        snapshot: None,
     }
 }

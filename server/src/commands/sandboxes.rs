@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use crate::terminal::{BAD, FAINT, GOOD, STRONG, Table, duration, one_line, styled};
 use crate::workspace::Context;
 use dressage_sandbox::BackendConfig;
-use dressage_sandbox::lease::{Lease, Owner, is_alive};
+use dressage_sandbox::lease::{Lease, LeaseKind, Owner, is_alive};
 use dressage_wire::ids::{InstallationId, OwnerId, SandboxId};
 use futures_util::StreamExt;
 use serde::Serialize;
@@ -109,6 +109,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
 #[derive(Debug, Serialize)]
 pub struct Told<'a> {
     sandbox: SandboxId,
+    /// What it is: a sandbox, or the files of one.
+    kind: LeaseKind,
     backend: &'a str,
     installation: InstallationId,
     owner: OwnerId,
@@ -130,6 +132,7 @@ impl<'a> Told<'a> {
         let remote = lease.remote.as_ref();
         Self {
             sandbox: lease.sandbox,
+            kind: lease.kind,
             backend: &lease.backend,
             installation: lease.installation,
             owner: lease.owner,
@@ -208,7 +211,11 @@ fn list(context: &Context, which: &Which, dead: bool, json: bool) -> Result<Exit
                 styled(BAD, "dead")
             },
             age.map_or("–".into(), duration),
-            told.rollout.map_or("–".into(), |rollout| one_line(rollout, 40)),
+            match (told.kind, told.rollout) {
+                (LeaseKind::Snapshot, _) => styled(FAINT, "a snapshot"),
+                (LeaseKind::Sandbox, Some(rollout)) => one_line(rollout, 40),
+                (LeaseKind::Sandbox, None) => "–".into(),
+            },
             at,
         ]);
     }
@@ -242,7 +249,7 @@ struct Ended<'a> {
 async fn kill(context: &Context, ids: &[String], which: &Which, json: bool) -> Result<Exit, Failure> {
     let data = &context.paths.data;
     let all = leases(context)?;
-    let chosen: Vec<Lease> = match ids {
+    let mut chosen: Vec<Lease> = match ids {
         [] => {
             let left = |lease: &Lease| which.takes(lease) && !is_alive(data, lease.owner);
             all.into_iter().filter(left).collect()
@@ -262,8 +269,15 @@ async fn kill(context: &Context, ids: &[String], which: &Which, json: bool) -> R
         return Ok(Exit::Done);
     }
     let config = backends(context)?;
-    let ending = chosen.iter().map(|lease| end(lease, &config));
-    let mut ending = futures_util::stream::iter(ending).buffered(AT_ONCE);
+    // Snapshots when there is nothing any more that was made of them.
+    chosen.sort_by_key(|lease| lease.kind);
+    let first_snapshot = chosen.partition_point(|lease| lease.kind == LeaseKind::Sandbox);
+    let (sandboxes, snapshots) = chosen.split_at(first_snapshot);
+    let ending = |leases| {
+        let ending = <[Lease]>::iter(leases).map(|lease| end(lease, &config));
+        futures_util::stream::iter(ending).buffered(AT_ONCE)
+    };
+    let mut ending = std::pin::pin!(ending(sandboxes).chain(ending(snapshots)));
     let mut exit = Exit::Done;
     let mut of = chosen.iter();
     while let (Some(result), Some(lease)) = (ending.next().await, of.next()) {

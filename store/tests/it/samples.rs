@@ -74,6 +74,7 @@ pub fn outcome(id: RolloutId) -> RolloutOutcome {
             stage: Stage::Boot,
             duration_ms: 30,
             warm: true,
+            restored: false,
         }],
         setup: vec![command],
         agent: Some(AgentOutcome {

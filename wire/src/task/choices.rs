@@ -69,6 +69,24 @@ pub enum VerifyWhen {
     Always,
 }
 
+/// Whether what setup made is kept for rollouts that would run the same setup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotWhen {
+    /// Each sets up its own sandbox.
+    #[default]
+    Never,
+    /// The first sets up, and the files are kept as they are then; sandboxes of others begin with these. Processes that setup
+    /// left running would not be there.
+    AfterSetup,
+}
+
+impl SnapshotWhen {
+    pub(super) fn is_never(&self) -> bool {
+        *self == Self::Never
+    }
+}
+
 /// Where verify runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -96,6 +96,7 @@ const TASK_KEYS: &[&str] = &[
     "verify_when",
     "verify_in",
     "outputs",
+    "snapshot",
     "metadata",
 ];
 

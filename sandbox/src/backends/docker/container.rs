@@ -8,6 +8,8 @@ use crate::control::Control;
 use crate::controlled::{Built, Ground, Inside};
 use crate::egress;
 use crate::launch::READY_TIMEOUT;
+use crate::lease::Owner;
+use crate::life::Belongings;
 use crate::remote::packed::pack;
 use crate::{BackendConfig, Channel, SandboxError, SandboxSpec};
 use async_trait::async_trait;
@@ -20,6 +22,7 @@ use bollard::query_parameters::{
 };
 use bytes::Bytes;
 use dressage_wire::control::{Exists, Start};
+use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
 use dressage_wire::task::NetworkPolicy;
 use futures_util::TryStreamExt;
@@ -95,11 +98,12 @@ pub(super) struct Account {
 /// A container with a sandbox in it.
 pub(super) struct Container {
     pub(super) engine: Engine,
-    name: String,
+    pub(super) name: String,
     spec: SandboxSpec,
-    image: Arc<Image>,
+    pub(super) image: Arc<Image>,
     tap_binary: PathBuf,
     cache_dir: PathBuf,
+    pub(super) owner: Arc<Owner>,
     /// Known once it is made.
     account: OnceLock<Account>,
 }
@@ -139,6 +143,7 @@ impl Container {
             image,
             tap_binary: config.tap_binary.clone(),
             cache_dir: config.cache_dir.clone(),
+            owner: Arc::clone(&config.owner),
             account: OnceLock::new(),
         }
     }
@@ -344,9 +349,12 @@ impl Container {
     fn skeleton(&self, accounts: &Accounts, account: &Account, bring: Bring) -> Bytes {
         let mut archive = Archive::default();
         let home = &self.spec.home;
-        archive.directory(home, 0o755, (account.user, account.group));
-        if home != USUAL_HOME {
-            archive.link(USUAL_HOME, home);
+        // In a snapshot they are, as setup left them.
+        if self.spec.snapshot.is_none() {
+            archive.directory(home, 0o755, (account.user, account.group));
+            if home != USUAL_HOME {
+                archive.link(USUAL_HOME, home);
+            }
         }
         if self.spec.user.is_none() && accounts.line_of(&USER.to_string()).is_none() {
             let ended = |text: &str| {
@@ -653,6 +661,18 @@ impl Ground for Container {
             Some(account) if account.user != 0 => Separation::Namespace,
             _ => Separation::None,
         }
+    }
+
+    fn backend(&self) -> &'static str {
+        NAME
+    }
+
+    async fn keep(
+        &self,
+        id: SandboxId,
+        labels: BTreeMap<String, String>,
+    ) -> Result<Arc<dyn Belongings>, SandboxError> {
+        self.commit(id, labels).await
     }
 }
 

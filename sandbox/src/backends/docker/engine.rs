@@ -1,7 +1,8 @@
 use crate::{DockerAccess, SandboxError};
 use bollard::errors::Error;
 use bollard::query_parameters::{
-    KillContainerOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+    KillContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveImageOptions,
+    WaitContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures_util::StreamExt;
@@ -113,6 +114,16 @@ impl Engine {
                 }
                 Err(error) => Err(self.failed("remove its container", error)),
             };
+        }
+    }
+
+    /// Removes an image by its name; says whether it was there. One that a container is made of is not removed, and an error.
+    pub(super) async fn remove_image(&self, name: &str) -> Result<bool, SandboxError> {
+        let client = self.client().await?;
+        match client.remove_image(name, None::<RemoveImageOptions>, None).await {
+            Ok(_) => Ok(true),
+            Err(error) if status(&error) == Some(404) => Ok(false),
+            Err(error) => Err(self.failed("remove the image of a snapshot", error)),
         }
     }
 

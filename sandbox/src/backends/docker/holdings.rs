@@ -1,6 +1,6 @@
 use super::engine::{Engine, block_on};
 use crate::SandboxError;
-use crate::lease::{HeldLease, Lease, LeaseError};
+use crate::lease::{HeldLease, Lease, LeaseError, LeaseKind};
 use crate::life::{Belongings, Body, on_a_thread};
 use dressage_wire::ids::SandboxId;
 use std::collections::BTreeMap;
@@ -15,12 +15,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// machine that does ten times too much.
 const LATE_MS: u64 = 20_000;
 
+/// What images of snapshots are called, before their ids.
+pub(super) const SNAPSHOTS: &str = "dressage-snapshot";
+
 /// What a container is called.
 pub(super) fn container_name(sandbox: SandboxId) -> String {
     format!("dressage-{sandbox}")
 }
 
-/// What a sandbox has in the engine: one container, under a lease. Removed when this is dropped, at the latest.
+/// What the image of a snapshot is called.
+pub(super) fn snapshot_name(snapshot: SandboxId) -> String {
+    format!("{SNAPSHOTS}:{snapshot}")
+}
+
+/// What a sandbox has in the engine: one container, under a lease; or what a snapshot has: an image. Removed when this is dropped, at the latest.
 pub(super) struct Holdings {
     kept: Arc<Kept>,
 }
@@ -28,7 +36,7 @@ pub(super) struct Holdings {
 struct Kept {
     engine: Engine,
     lease: HeldLease,
-    /// Whether the engine was asked for a container.
+    /// Whether the engine was asked for it.
     asked: AtomicBool,
     cleared: Mutex<bool>,
 }
@@ -49,7 +57,7 @@ impl Holdings {
         self.kept.lease.lease().provider_labels()
     }
 
-    /// The engine is about to be asked for the container.
+    /// The engine is about to be asked for it.
     pub(super) fn asking(&self) {
         self.kept.asked.store(true, Ordering::Relaxed);
     }
@@ -110,7 +118,8 @@ impl Drop for Holdings {
     }
 }
 
-/// Removes the container that a lease names, not the lease. One whose creation was never answered is waited for.
+/// Removes the container or image that a lease names, not the lease. A container whose creation was never answered is waited for;
+/// an image takes long to come, and is left to a later attempt.
 pub(super) async fn remove(engine: &Engine, lease: &Lease) -> Result<(), LeaseError> {
     let failed = |source: SandboxError| at_provider(lease.sandbox, Box::new(source));
     let Some(remote) = &lease.remote else {
@@ -121,6 +130,17 @@ pub(super) async fn remove(engine: &Engine, lease: &Lease) -> Result<(), LeaseEr
             lease.sandbox,
             "it is in another engine than the one that is configured".into(),
         ));
+    }
+    if lease.kind == LeaseKind::Snapshot {
+        let name = snapshot_name(lease.sandbox);
+        let found = engine.remove_image(&name).await.map_err(failed)?;
+        if !found && remote.may_appear() {
+            return Err(at_provider(
+                lease.sandbox,
+                "its creation was never answered, and may still come to be".into(),
+            ));
+        }
+        return Ok(());
     }
     let name = container_name(lease.sandbox);
     loop {

@@ -1,6 +1,8 @@
 use super::engine::{Engine, said, status};
+use super::holdings::snapshot_name;
 use crate::SandboxError;
 use bollard::query_parameters::CreateImageOptionsBuilder;
+use dressage_wire::ids::SandboxId;
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -10,6 +12,9 @@ use tokio::sync::OnceCell;
 
 /// Between two lines about a pull.
 pub(super) const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// Images that are remembered, and forgotten together when there are more: every snapshot is another.
+const REMEMBERED: usize = 256;
 
 /// The longest name that is looked up.
 const MAX_NAME: usize = 512;
@@ -22,6 +27,8 @@ pub(super) struct Image {
     pub(super) id: String,
     /// The environment that it gives to programs.
     pub(super) env: BTreeMap<String, String>,
+    /// Whether it has folders whose files are kept in volumes, which no image has.
+    pub(super) has_volumes: bool,
     /// What was found in it, once.
     pub(super) accounts: OnceCell<super::container::Accounts>,
     /// Set once a sandbox of it was seen to have what stages need.
@@ -71,6 +78,21 @@ impl Images {
         self.made(engine, name).await
     }
 
+    /// The image of a snapshot.
+    pub(super) async fn snapshot(
+        &self,
+        engine: &Engine,
+        snapshot: SandboxId,
+    ) -> Result<Arc<Image>, SandboxError> {
+        let name = snapshot_name(snapshot);
+        self.inspect(engine, &name)
+            .await?
+            .ok_or_else(|| SandboxError::Create {
+                step: format!("find the image `{name}` of a snapshot"),
+                source: Some(io::ErrorKind::NotFound.into()),
+            })
+    }
+
     async fn made(&self, engine: &Engine, name: &str) -> Result<Arc<Image>, SandboxError> {
         self.inspect(engine, name)
             .await?
@@ -92,7 +114,9 @@ impl Images {
             return Ok(Some(Arc::clone(image)));
         }
         check_platform(name, found.os.as_deref(), found.architecture.as_deref())?;
-        let env = found.config.and_then(|config| config.env).unwrap_or_default();
+        let config = found.config.unwrap_or_default();
+        let has_volumes = config.volumes.is_some_and(|volumes| !volumes.is_empty());
+        let env = config.env.unwrap_or_default();
         let env = env
             .iter()
             .filter_map(|line| line.split_once('='))
@@ -102,9 +126,13 @@ impl Images {
             name: name.to_owned(),
             id: id.clone(),
             env,
+            has_volumes,
             accounts: OnceCell::new(),
             fit: OnceCell::new(),
         });
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
         known.insert(id, Arc::clone(&image));
         Ok(Some(image))
     }

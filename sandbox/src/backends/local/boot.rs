@@ -3,17 +3,20 @@ use super::check::Machine;
 use super::network;
 use super::skeleton::HOSTNAME;
 use super::system::{Arguments, OURS, SEARCH_PATH, USUAL_HOME, has_program, show_system};
+use crate::backends::off_the_runtime;
 use crate::cgroup::{Controller, Hierarchies};
 use crate::controlled::{Built, Ground, Inside};
 use crate::egress;
 use crate::estate::Estate;
 use crate::fresh::make_fresh;
 use crate::launch::{OwnLimits, Wiring};
+use crate::life::Belongings;
 use crate::processes::Ending;
 use crate::removal::through;
 use crate::spawn::OwnedChild;
 use crate::{SandboxError, SandboxSpec};
 use async_trait::async_trait;
+use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
 use dressage_wire::task::NetworkPolicy;
 use nix::fcntl::OFlag;
@@ -285,6 +288,24 @@ impl Ground for Bubble {
 
     fn separation(&self) -> Separation {
         Separation::Namespace
+    }
+
+    fn backend(&self) -> &'static str {
+        NAME
+    }
+
+    async fn keep(
+        &self,
+        id: SandboxId,
+        labels: BTreeMap<String, String>,
+    ) -> Result<Arc<dyn Belongings>, SandboxError> {
+        let (machine, estate) = (Arc::clone(&self.machine), Arc::clone(&self.estate));
+        off_the_runtime("keep its home", move || {
+            let kept = estate.for_snapshot(id, labels)?;
+            machine.copy_home(estate.home(), &kept)?;
+            Ok::<_, SandboxError>(Arc::new(kept) as Arc<dyn Belongings>)
+        })
+        .await?
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::task::{FileContent, Limits, NetworkPolicy, RewardRange, VerifyIn, VerifyWhen};
+use crate::task::{FileContent, Limits, NetworkPolicy, RewardRange, SnapshotWhen, VerifyIn, VerifyWhen};
 use std::collections::BTreeSet;
 
 fn toml_error(text: &str) -> TaskError {
@@ -25,6 +25,7 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
         verify_when = "always"
         verify_in = "fresh"
         outputs = [".", "/home/user/results"]
+        snapshot = "after_setup"
 
         [files]
         "a.txt" = "text"
@@ -53,7 +54,7 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
     "#;
     let json = r#"{"id": "everything", "instruction": "Do it.", "turns": ["Once more."], "setup": ["true"], "verify": ["test -f a"],
         "env": {"A": "1"}, "image": "debian:12", "user": "root", "network": "open", "verify_when": "always",
-        "verify_in": "fresh", "outputs": [".", "/home/user/results"],
+        "verify_in": "fresh", "outputs": [".", "/home/user/results"], "snapshot": "after_setup",
         "files": {"a.txt": "text", "b.bin": {"base64": "/wD+"}},
         "agent": {"name": "opencode", "enabled_tools": ["write"], "config": {"compaction": {"auto": true}},
             "mcp_servers": {"local": {"command": "server", "args": ["-v"], "env": {"A": "1"}},
@@ -70,6 +71,7 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
     assert_eq!(task.verify_when, VerifyWhen::Always);
     assert_eq!(task.verify_in, Some(VerifyIn::Fresh));
     assert_eq!(task.outputs, [".", "/home/user/results"]);
+    assert_eq!(task.snapshot, SnapshotWhen::AfterSetup);
     assert_eq!(task.files["b.bin"].bytes().unwrap(), [0xff, 0, 0xfe].as_slice());
     assert_eq!(task.files["a.txt"], FileContent::Text("text".into()));
     assert_eq!(task.reward, RewardRange { min: -1.0, max: 1.0 });
