@@ -1,11 +1,32 @@
+use crate::engine::engine;
 use crate::forgery::{FORGERIES, PROGRAMS, STARTUP_FILES, USER_SITE};
 use crate::played::Fake;
-use crate::world::{
-    BackendChoice, Done, World, WorldPlan, every_backend, for_backend, shell, task, task_of_agent,
-};
+use crate::world::{BackendChoice, Done, World, WorldPlan, shell, task, task_of_agent};
 use dressage_wire::fault::Ended;
 use dressage_wire::reward::Separation;
-use dressage_wire::task::{FileContent, Task};
+use dressage_wire::task::{FileContent, NetworkPolicy, Task};
+
+/// Every backend of the registry, those at providers over ones that are played. Without containers, loudly, where there is no
+/// engine for them.
+pub fn every_backend(played: &Fake) -> Vec<(&'static str, BackendChoice)> {
+    let choice = |name| match name {
+        "e2b" | "huggingface" => BackendChoice::Over(name, Box::new(played.providers())),
+        _ => BackendChoice::Named(name),
+    };
+    dressage_sandbox::registry()
+        .iter()
+        .filter(|entry| entry.name != "docker" || engine().is_some())
+        .map(|entry| (entry.name, choice(entry.name)))
+        .collect()
+}
+
+/// A task as a backend can run it.
+pub fn for_backend(name: &str, mut task: Task) -> Task {
+    if name == "huggingface" {
+        task.network = NetworkPolicy::Open;
+    }
+    task
+}
 
 /// Where verify writes its own reward, in every home.
 const REWARD: &str = "~/logs/verifier/reward.txt";

@@ -1,5 +1,6 @@
+use crate::everywhere::{every_backend, for_backend};
 use crate::played::{E2B_KEY, Fake, HF_TOKEN};
-use crate::world::{Done, World, WorldPlan, every_backend, for_backend, shell, task};
+use crate::world::{Done, World, WorldPlan, shell, task};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
@@ -84,7 +85,7 @@ async fn no_key_is_in_a_sandbox_whose_model_is_reached_through_the_relay() {
             continue;
         }
         let world = World::planned(WorldPlan {
-            script: shell("touch here; for n in $(seq 1200); do test -e /tmp/go && break; sleep 0.05; done"),
+            script: shell("touch here; for n in $(seq 1200); do test -e go && break; sleep 0.05; done"),
             backend,
             model_key: Some(MODEL_KEY.into()),
             ..WorldPlan::default()
@@ -121,8 +122,7 @@ async fn no_key_is_in_a_sandbox_whose_model_is_reached_through_the_relay() {
         // What is looked for would be found: the mark is.
         assert!(!found(&pids, &[&mark]).is_empty());
         assert_eq!(world.model.calls(), 1, "{name}");
-        let go = here.ancestors().nth(4).unwrap().join("tmp/go");
-        std::fs::write(go, "").unwrap();
+        std::fs::write(here.with_file_name("go"), "").unwrap();
         let done = Done::of(handle).await;
         assert_eq!(done.reward(), Some(1.0), "{name}: {:?}", done.outcome);
         assert_eq!(world.model.calls(), 2, "{name}");

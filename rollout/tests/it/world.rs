@@ -1,5 +1,4 @@
 use crate::engine::{IMAGE, engine};
-use crate::played::Fake;
 use async_trait::async_trait;
 use dressage_rollout::agents::{
     Agent, AgentError, Agents, InstallProgress, InstallRequest, Installed, LaunchPlan, LaunchRequest,
@@ -20,7 +19,7 @@ use dressage_wire::capture::AgentSigns;
 use dressage_wire::event::{Event, RolloutEvent, Stage};
 use dressage_wire::ids::RolloutId;
 use dressage_wire::rollout::{Recorder, RecorderError, Remains, RolloutOutcome, RolloutStart};
-use dressage_wire::task::{CaptureMode, Mode, NetworkPolicy, Placement, Task};
+use dressage_wire::task::{CaptureMode, Mode, Placement, Task};
 use dressage_wire::trajectory::Recorded;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -90,28 +89,6 @@ pub fn provider_url(backend: &str) -> Option<String> {
         _ => "DRESSAGE_TEST_HF_URL",
     };
     std::env::var(variable).ok()
-}
-
-/// Every backend of the registry, those at providers over ones that are played. Without containers, loudly, where there is no
-/// engine for them.
-pub fn every_backend(played: &Fake) -> Vec<(&'static str, BackendChoice)> {
-    let choice = |name| match name {
-        "e2b" | "huggingface" => BackendChoice::Over(name, Box::new(played.providers())),
-        _ => BackendChoice::Named(name),
-    };
-    dressage_sandbox::registry()
-        .iter()
-        .filter(|entry| entry.name != "docker" || engine().is_some())
-        .map(|entry| (entry.name, choice(entry.name)))
-        .collect()
-}
-
-/// A task as a backend can run it.
-pub fn for_backend(name: &str, mut task: Task) -> Task {
-    if name == "huggingface" {
-        task.network = NetworkPolicy::Open;
-    }
-    task
 }
 
 fn providers(backend: &str) -> Providers {
