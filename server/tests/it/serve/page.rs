@@ -126,7 +126,10 @@ fn lists_are_sorted_and_groups_summed_up() {
         ids("sort=reward&limit=2&skip=2"),
         (vec![bad], Value::Null, Value::Null)
     );
-    let groups = server.get("/api/v1/groups").expect(200).json();
+    // One that was asked for alone is a group of its own.
+    let all = server.get("/api/v1/groups").expect(200).json();
+    assert_eq!(all["groups"].as_array().unwrap().len(), 2);
+    let groups = server.get("/api/v1/groups?rollouts_min=2").expect(200).json();
     let groups = groups["groups"].as_array().unwrap();
     assert_eq!(groups.len(), 1);
     let group = &groups[0];
