@@ -82,7 +82,7 @@ async fn index(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response
         return (StatusCode::NOT_MODIFIED, fixed).into_response();
     }
     let modules: Vec<&str> = assets.names().filter(|name| name.ends_with(".js")).collect();
-    let text = fill(&String::from_utf8_lossy(&template), &folder, &modules);
+    let text = fill(&String::from_utf8_lossy(template), &folder, &modules);
     let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
     (fixed, kind, text).into_response()
 }

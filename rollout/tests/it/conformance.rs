@@ -328,7 +328,10 @@ async fn reaches_its_model_past_a_proxy(agent: &dyn Agent) {
     assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
     // What an agent asks others for by itself is refused and told of; its model it does not ask the proxy for.
     let warnings = done.outcome.warnings.join("\n");
-    assert!(!warnings.contains("127.0.0.1") && !warnings.contains("localhost"), "{warnings}");
+    assert!(
+        !warnings.contains("127.0.0.1") && !warnings.contains("localhost"),
+        "{warnings}"
+    );
 }
 
 async fn survives_faults(agent: &dyn Agent) {

@@ -102,6 +102,7 @@ fn spec(network: &NetworkPolicy) -> SandboxSpec {
         labels: BTreeMap::new(),
         lifetime: Duration::from_secs(600),
         relay_port: None,
+        snapshot: None,
     }
 }
 

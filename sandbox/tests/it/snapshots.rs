@@ -176,7 +176,11 @@ async fn programs_that_run_are_not_kept_and_files_in_memory_are_named() {
         let text = error.to_string();
         assert!(matches!(error, SandboxError::Unsupported { .. }), "{text}");
         assert!(text.ends_with("a snapshot of programs that run: sleep"), "{text}");
-        run(&*sandbox, sh("kill -9 $(cat pid); while kill -0 $(cat pid); do :; done")).await;
+        run(
+            &*sandbox,
+            sh("kill -9 $(cat pid); while kill -0 $(cat pid); do :; done"),
+        )
+        .await;
         let snapshot = keep(&*sandbox).await;
         assert_eq!(snapshot.omits(), ["/tmp/left", "/var/tmp/.too"]);
         let other = from(&*backend, &snapshot).await;

@@ -199,11 +199,7 @@ async fn what_is_not_allowed_is_told_with_its_name_and_how_to_allow_it() {
         ),
         ("GET http://plain.example:80@evil.example/", 400, ""),
         ("GET http://plain.example\\@evil.example/", 400, ""),
-        (
-            "GET http://plain.example%2eevil.example/",
-            400,
-            "",
-        ),
+        ("GET http://plain.example%2eevil.example/", 400, ""),
         ("GET https://plain.example/", 400, "this is a proxy"),
         ("GET ftp://plain.example/", 400, "this is a proxy"),
         ("GET //plain.example/", 400, "this is a proxy"),
@@ -278,7 +274,7 @@ async fn an_allowed_name_leads_to_no_address_that_is_not_public_unless_that_is_l
 
 #[tokio::test]
 async fn a_name_of_which_nothing_is_known_and_a_host_that_does_not_answer_are_no_refusals() {
-    let port = dressage_testkit::ClosedPort::take().unwrap();
+    let port = dressage_testkit::closed::ClosedPort::take().unwrap();
     let closed = port.address().port();
     let book = Book::new([("closed.example", "127.0.0.1")]);
     let egress = egress(
