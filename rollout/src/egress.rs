@@ -39,7 +39,7 @@ impl WayOut {
                 let end = Arc::clone(&egress)
                     .serve_channel(channel, CancellationToken::new())
                     .await;
-                tracing::debug!(sandbox.id = %sandbox.id(), %end, "a way out of a sandbox ended");
+                tracing::debug!(sandbox.id = %sandbox.id(), egress.end = %end, "a way out of a sandbox ended");
             }
         });
     }

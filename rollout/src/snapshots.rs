@@ -58,6 +58,8 @@ impl PartialEq for Setup {
 pub(crate) struct Snapshots(Arc<Mutex<Vec<Entry>>>);
 
 struct Entry {
+    /// Tells it from others. Whoever watches the state has the snapshot.
+    mark: Arc<()>,
     setup: Setup,
     state: watch::Receiver<State>,
     asked: Instant,
@@ -105,7 +107,9 @@ impl Snapshots {
             .map(|(place, _)| place);
         let evicted = longest_ago.map(|place| entries.swap_remove(place));
         let (state, watched) = watch::channel(State::Making);
+        let mark = Arc::new(());
         entries.push(Entry {
+            mark: Arc::clone(&mark),
             setup: setup.clone(),
             state: watched,
             asked: Instant::now(),
@@ -114,6 +118,7 @@ impl Snapshots {
         drop(evicted);
         Claim::Make(Maker {
             snapshots: Arc::downgrade(&self.0),
+            mark,
             state,
         })
     }
@@ -165,6 +170,7 @@ impl Snapshots {
 /// Who is to make a snapshot. Those that wait are told when this is dropped, at the latest.
 pub(crate) struct Maker {
     snapshots: Weak<Mutex<Vec<Entry>>>,
+    mark: Arc<()>,
     state: watch::Sender<State>,
 }
 
@@ -181,7 +187,7 @@ impl Maker {
 
     fn end(&self, state: State) {
         self.state.send_replace(state);
-        tokio::spawn(forget_in_time(self.snapshots.clone(), self.state.subscribe()));
+        tokio::spawn(forget_in_time(self.snapshots.clone(), Arc::clone(&self.mark)));
     }
 }
 
@@ -190,15 +196,14 @@ impl Drop for Maker {
         if matches!(*self.state.borrow(), State::Making)
             && let Some(snapshots) = self.snapshots.upgrade()
         {
-            let watched = self.state.subscribe();
-            Snapshots(snapshots).take_out(|entry| entry.state.same_channel(&watched));
+            Snapshots(snapshots).take_out(|entry| Arc::ptr_eq(&entry.mark, &self.mark));
         }
     }
 }
 
 /// Forgets an entry that nobody asked for within a time.
-async fn forget_in_time(snapshots: Weak<Mutex<Vec<Entry>>>, of: watch::Receiver<State>) {
-    let is_it = |entry: &Entry| entry.state.same_channel(&of);
+async fn forget_in_time(snapshots: Weak<Mutex<Vec<Entry>>>, mark: Arc<()>) {
+    let is_it = |entry: &Entry| Arc::ptr_eq(&entry.mark, &mark);
     loop {
         let until = {
             let Some(snapshots) = snapshots.upgrade().map(Snapshots) else {

@@ -7,11 +7,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Says what runs in a sandbox besides our own programs and itself, and what is in folders that are in memory: a line each, its kind
-/// before it. Without starting a program, which would be one more.
+/// before it. Without starting a program, which would be one more. A guard of ours is called `exe`, as what starts
+/// itself anew is; its command line, of which a shell's `read` leaves out the zeros, tells it from others.
 pub(crate) const LEFT: &str = r#"
 for folder in /proc/[0-9]*; do
   read -r name 2>/dev/null <"$folder/comm" || continue
-  [ "$name" = dressage-tap ] || [ "$folder" = "/proc/$$" ] || echo "runs $name"
+  line=
+  read -r line 2>/dev/null <"$folder/cmdline"
+  case $name:$line in dressage-tap:* | exe:dressage-tapguard*) continue ;; esac
+  [ "$folder" = "/proc/$$" ] || echo "runs $name"
 done
 for entry in /tmp/* /tmp/.[!.]* /var/tmp/* /var/tmp/.[!.]*; do
   if [ -e "$entry" ] || [ -L "$entry" ]; then echo "file $entry"; fi

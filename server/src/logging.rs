@@ -21,6 +21,7 @@ const fn field(name: &'static str, meaning: &'static str) -> Field {
 
 /// Every field.
 pub const FIELDS: &[Field] = &[
+    field("egress.end", "why a sandbox's way to its allowed hosts ended"),
     field("egress.host", "a host that a sandbox was refused the way to"),
     field("endpoint.base_url", "the URL of a model server"),
     field("endpoint.name", "an endpoint"),
