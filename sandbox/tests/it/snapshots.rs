@@ -23,9 +23,9 @@ lines"; chmod 600 twice; touch -h -d 2001-02-03T04:05:06.789 link a/empty a big;
     python3 -c 'import os,socket; os.setxattr("run", "user.kept", b"yes"); socket.socket(socket.AF_UNIX).bind("socket")' || true
 "#;
 
-/// What is to be seen of the home: all of it, but for fractions of seconds, which images do not have.
+/// What is to be seen of the home: all of it, but for sockets and fractions of seconds, which images do not have.
 const LOOK: &str = r#"
-    find . -printf '%p %y %U %G %m %n %s %T@ %l\n' | sed -E 's/ ([0-9]+)\.[0-9]+ / \1 /' | LC_ALL=C sort
+    find . ! -type s -printf '%p %y %U %G %m %n %s %T@ %l\n' | sed -E 's/ ([0-9]+)\.[0-9]+ / \1 /' | LC_ALL=C sort
     find . -type f | LC_ALL=C sort | tr '\n' '\0' | xargs -0 md5sum 2>/dev/null
     [ a/file -ef twice ] && echo linked
 "#;

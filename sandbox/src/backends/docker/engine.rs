@@ -10,7 +10,7 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
 /// For an answer to begin. An engine on a machine under load takes seconds to start a container.
@@ -18,6 +18,9 @@ const TIMEOUT_S: u64 = 120;
 
 /// For a killed container to be told as ended.
 const KILLED_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// For the end of the containers that an image's removal waits for.
+const IN_USE: Duration = Duration::from_secs(20);
 
 /// Where engines listen, by their packages' own settings.
 const USUAL_SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/podman/podman.sock"];
@@ -117,13 +120,21 @@ impl Engine {
         }
     }
 
-    /// Removes an image by its name; says whether it was there. One that a container is made of is not removed, and an error.
+    /// Removes an image by its name; says whether it was there. Where a container is made of it, the end of that is waited
+    /// for, but not for long: it may have been let go together with the image.
     pub(super) async fn remove_image(&self, name: &str) -> Result<bool, SandboxError> {
         let client = self.client().await?;
-        match client.remove_image(name, None::<RemoveImageOptions>, None).await {
-            Ok(_) => Ok(true),
-            Err(error) if status(&error) == Some(404) => Ok(false),
-            Err(error) => Err(self.failed("remove the image of a snapshot", error)),
+        let deadline = Instant::now() + IN_USE;
+        loop {
+            return match client.remove_image(name, None::<RemoveImageOptions>, None).await {
+                Ok(_) => Ok(true),
+                Err(error) if status(&error) == Some(404) => Ok(false),
+                Err(error) if status(&error) == Some(409) && Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+                Err(error) => Err(self.failed("remove the image of a snapshot", error)),
+            };
         }
     }
 
