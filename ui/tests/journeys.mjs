@@ -243,7 +243,7 @@ test("what agents, models and programs write is shown as text", async () => {
   await model.close();
 });
 
-test("60,000 tokens are shown in under a second, and only those near the window are in the document", async () => {
+test("of 60,000 tokens only those near the window are in the document", async () => {
   const words = ["def ", "merge", "(", "left", ", ", "right", ")", ":\n", "    ", "return ", "sorted", "x", " = ", "1", "\n"];
   const calls = 30;
   const model = await modelServer((number) => ({ pieces: Array.from({ length: 2000 }, (_, at) => words[(at * 7 + number) % words.length]), tool: number < calls - 1 ? { name: "bash", input: { command: `echo ${number}`, description: "x" } } : null }));
@@ -276,9 +276,8 @@ test("60,000 tokens are shown in under a second, and only those near the window 
     return { median: frames[60], worst: frames.at(-1), there: document.querySelectorAll(".t").length };
   });
   console.log(`# 60,000 tokens: first ones after ${took.all.toFixed(0)} ms, ${took.own.toFixed(0)} ms of it the page’s; frames ${scrolled.median.toFixed(0)} ms, worst ${scrolled.worst.toFixed(0)} ms; ${scrolled.there} in the document`);
-  // What the server takes depends on how it was built; the page is the same.
-  assert.ok(took.own < 1000, `${took.own} ms`);
-  assert.ok(scrolled.there < 30_000, `${scrolled.there} tokens are in the document`);
+  // How long it takes depends on the machine's load and on how the server was built: measure.mjs says that of a release build.
+  assert.ok(scrolled.there < 5_000, `${scrolled.there} tokens are in the document`);
   await done(page);
   await model.close();
 });
