@@ -289,10 +289,10 @@ class OpenCodeSessionFactory(ResourceSessionFactory):
     `sampling` is put on every model call over what OpenCode asks for; TRL gives it. `server` is the URL of a
     `dressage serve` with its `api_key`; without it that of DRESSAGE_URL, or one that is started here.
     `verify_when="always"` lets the verifier judge after a timeout or a failure of the agent, too. `verify_in="fresh"`
-    lets it judge in a second sandbox, into which only the working directory is copied. `network` is what sandboxes reach:
-    `"none"`, `"open"`, or a list of the hosts that they may reach and no others. `tasks` are whole tasks by their
-    instruction, for trainers that pass the instruction alone. `options` are further ones of a rollout,
-    such as `priority`.
+    lets it judge in a second sandbox, into which only the working directory is copied. `network` is what sandboxes
+    reach: `"none"`, `"open"`, or a list of the hosts that they may reach and no others. `tasks` are whole tasks by
+    their instruction, for trainers that pass the instruction alone. `options` are further ones of a rollout, such as
+    `priority`.
     """
 
     def __init__(
