@@ -286,9 +286,9 @@ def test_a_timeout_can_be_verified_where_that_is_asked_for(fake: FakeServer) -> 
 
 def test_the_verifier_judges_in_a_fresh_sandbox_where_that_is_asked_for(fake: FakeServer) -> None:
     fake.on("POST", R, reply(202, **TAKEN)).on("GET", f"{R}/r1", reply(**AGENT))
-    factory(fake, verify_in="fresh", network=["pypi.org", "*.example.org"]).create("x")
+    factory(fake, verify_in="fresh", network=["index.example", "*.example.org"]).create("x")
     assert fake.sent("POST", R)[0]["task"]["verify_in"] == "fresh"
-    assert fake.sent("POST", R)[0]["task"]["network"] == {"allow": ["pypi.org", "*.example.org"]}
+    assert fake.sent("POST", R)[0]["task"]["network"] == {"allow": ["index.example", "*.example.org"]}
 
 
 def test_a_hold_after_a_failed_setup_is_no_success(fake: FakeServer) -> None:

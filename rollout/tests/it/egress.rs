@@ -307,7 +307,7 @@ fn agent(port: u16) -> String {
         "test -s ../fetched-by-setup && python3 - <<'END' > fetched
 import urllib.request as r, urllib.error as e
 print(r.urlopen('http://{HERE}:{port}/').read().decode())
-for url in ['http://evil.example/', 'http://evil.example/', 'https://pypi.org/', 'http://169.254.169.254/']:
+for url in ['http://evil.example/', 'http://evil.example/', 'https://index.example/', 'http://169.254.169.254/']:
     try:
         r.urlopen(url)
         print('reached', url)
@@ -318,7 +318,7 @@ END"
 }
 
 const WARNING: &str = "4 connections out of the sandbox were refused, which the task does not allow: 169.254.169.254:80, \
-                       evil.example:80 (2 times), pypi.org:443";
+                       evil.example:80 (2 times), index.example:443";
 
 fn check(done: &Done, what: &str) {
     assert_eq!(done.verified(), [0], "{what}: {:?}", done.outcome);
@@ -384,7 +384,7 @@ async fn a_backend_that_cannot_hold_to_it_fails_the_rollout_with_the_reason() {
     })
     .await;
     let mut task = task(&["true"]);
-    task.network = "allow:pypi.org".parse().unwrap();
+    task.network = "allow:index.example".parse().unwrap();
     let done = world.run(task).await;
     assert_eq!(done.code(), Some("sandbox_unavailable"), "{:?}", done.outcome);
     let fault = done.outcome.fault.unwrap();

@@ -309,7 +309,7 @@ fn a_server_takes_addresses_of_tasks_that_are_not_public_only_where_it_is_told()
     let json = "content-type: application/json";
     let spec = |host: &str| {
         format!(
-            r#"{{"task": {{"instruction": "x", "network": {{"allow": ["pypi.org", "{host}"]}}}}, "endpoint": "demo", "backend": "local"}}"#
+            r#"{{"task": {{"instruction": "x", "network": {{"allow": ["index.example", "{host}"]}}}}, "endpoint": "demo", "backend": "local"}}"#
         )
     };
     let server = Server::start(&place, &["--allow-address", "10.0.0.5:8080"]);

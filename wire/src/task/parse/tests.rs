@@ -91,12 +91,12 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
 
 #[test]
 fn a_network_of_some_hosts_is_read_from_toml_and_json_and_from_the_command_line() {
-    let toml = "instruction = 'x'\nnetwork = { allow = ['PyPI.org', '*.example.org:8443', '10.0.0.1:80'] }";
-    let json =
-        r#"{"instruction": "x", "network": {"allow": ["pypi.org", "*.example.org:8443", "10.0.0.1:80"]}}"#;
+    let toml =
+        "instruction = 'x'\nnetwork = { allow = ['Index.Example', '*.example.org:8443', '10.0.0.1:80'] }";
+    let json = r#"{"instruction": "x", "network": {"allow": ["index.example", "*.example.org:8443", "10.0.0.1:80"]}}"#;
     let task = Task::from_toml(toml).unwrap();
     assert_eq!(task, Task::from_json(json.as_bytes()).unwrap());
-    let text = "allow:pypi.org,*.example.org:8443,10.0.0.1:80";
+    let text = "allow:index.example,*.example.org:8443,10.0.0.1:80";
     assert_eq!(task.network, text.parse().unwrap());
     assert_eq!(task.network.to_string(), text);
     let again = serde_json::to_vec(&task).unwrap();
