@@ -14,7 +14,7 @@ fn a_name_allows_itself_at_the_usual_ports() {
         "index.example:0443",
     ] {
         assert!(allows("index.example", target), "{target}");
-        assert!(allows("PYPI.org.", target), "{target}");
+        assert!(allows("INDEX.example.", target), "{target}");
     }
     for target in [
         "index.example:22",
@@ -22,7 +22,7 @@ fn a_name_allows_itself_at_the_usual_ports() {
         "index.example.evil.example:443",
         "evilindex.example:443",
         "index.exampleg:443",
-        "org:443",
+        "example:443",
     ] {
         assert!(!allows("index.example", target), "{target}");
     }
