@@ -144,7 +144,7 @@ pub(crate) fn not_recorded(error: &RecorderError) -> Fault {
 }
 
 /// The messages of an error and its sources, outermost first.
-fn chain(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
     std::iter::successors(Some(error), |error| error.source())
         .map(ToString::to_string)
         .collect()

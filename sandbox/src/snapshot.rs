@@ -50,12 +50,7 @@ impl Snapshot {
         backend: &'static str,
         remove: impl Fn() -> Result<(), LeaseError> + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(Kept {
-            id,
-            backend,
-            omits: Vec::new(),
-            remove: Arc::new(remove),
-        }))
+        Self::without(id, backend, Vec::new(), remove)
     }
 
     /// The same, which says what it is without.

@@ -88,7 +88,14 @@ fn maker(snapshots: &Snapshots, setup: &Setup) -> Maker {
 
 /// Removal is on a thread of its own.
 async fn until(there: &AtomicUsize, count: usize) {
+    // Of the machine's clock: the tests' may be paused.
+    let begun = std::time::Instant::now();
     while there.load(Ordering::SeqCst) != count {
+        let (left, waited) = (there.load(Ordering::SeqCst), begun.elapsed());
+        assert!(
+            waited < Duration::from_secs(30),
+            "{left} are there, and not {count}"
+        );
         tokio::task::yield_now().await;
     }
 }

@@ -146,8 +146,7 @@ pub(super) async fn keep(
             return Ok(());
         }
     };
-    let causes = std::iter::successors(std::error::Error::source(&error), |error| error.source());
-    let whole = causes.fold(error.to_string(), |whole, cause| format!("{whole}: {cause}"));
+    let whole = faults::chain(&error).join(": ");
     report.warn(format!(
         "what setup made was not kept, and others run it anew: {whole}"
     ));

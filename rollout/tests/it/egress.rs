@@ -1,10 +1,11 @@
 use crate::engine::engine;
+use crate::sandboxes::until_ready;
 use crate::world::{BackendChoice, Done, World, WorldPlan, shell, task};
 use dressage_sandbox::{Command, OutputSink, Sandbox, SandboxSpec, Size};
 use dressage_sandbox::{PoolConfig, Pools};
 use dressage_tap::egress::{Egress, Names};
 use dressage_wire::event::OutputStream;
-use dressage_wire::ids::{RolloutId, SandboxId};
+use dressage_wire::ids::RolloutId;
 use dressage_wire::task::{NetworkPolicy, Task, VerifyIn};
 use std::collections::BTreeMap;
 use std::io;
@@ -85,24 +86,15 @@ fn allow(hosts: &[String]) -> NetworkPolicy {
 }
 
 fn spec(network: &NetworkPolicy) -> SandboxSpec {
+    let spec = crate::spec::spec();
     SandboxSpec {
-        id: SandboxId::new(),
-        image: None,
-        dockerfile: None,
-        user: None,
-        home: "/home/user".into(),
-        env: BTreeMap::new(),
         network: network.clone(),
+        // For 200 connections at once, each of a thread.
         size: Size {
-            memory_bytes: 1 << 30,
-            cpus: 2.0,
             pids: 512,
+            ..spec.size
         },
-        assets: Vec::new(),
-        labels: BTreeMap::new(),
-        lifetime: Duration::from_secs(600),
-        relay_port: None,
-        snapshot: None,
+        ..spec
     }
 }
 
@@ -359,15 +351,11 @@ async fn a_sandbox_that_was_ready_has_its_way_out_and_one_of_other_hosts_is_of_a
     })
     .await;
     check(&world.run(fetching(port, VerifyIn::Same)).await, "cold");
-    while pools.counts()[0].ready == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_ready(&pools).await;
     let done = world.run(fetching(port, VerifyIn::Same)).await;
     check(&done, "warm");
     assert!(done.outcome.stages[0].warm);
-    while pools.counts()[0].ready == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_ready(&pools).await;
     let mut other = fetching(port, VerifyIn::Same);
     other.network = allow(&[format!("{HERE}:{port}"), "other.example".to_owned()]);
     let done = world.run(other).await;

@@ -14,6 +14,10 @@
 #[path = "../../../sandbox/tests/it/engine.rs"]
 mod engine;
 
+/// A small sandbox.
+#[path = "../../../sandbox/tests/it/spec.rs"]
+mod spec;
+
 /// Providers that run programs.
 #[path = "../../../sandbox/tests/it/fake.rs"]
 #[allow(dead_code, reason = "tests of sandboxes ask more of them")]

@@ -8,6 +8,18 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Waits until a pool of one has it.
+pub async fn until_ready(pools: &Pools) {
+    let ready = async {
+        while pools.counts()[0].ready == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ready)
+        .await
+        .expect("a sandbox is made ready");
+}
+
 async fn run_with(trouble: Trouble) -> (Done, Arc<FakeBackend>) {
     let backend = FakeBackend::with(trouble);
     let plan = WorldPlan {
@@ -172,9 +184,7 @@ async fn a_sandbox_that_is_ready_is_the_next_rollouts_and_its_boot_says_so() {
         let warm: Vec<bool> = done.outcome.stages.iter().map(|time| time.warm).collect();
         assert_eq!(warm, [is_warm, false, false, false, false]);
         sandboxes.push(done.outcome.sandbox.unwrap());
-        while pools.counts()[0].ready == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_ready(&pools).await;
     }
     sandboxes.sort();
     sandboxes.dedup();
