@@ -47,7 +47,7 @@ environments: prepare
 	scripts/prepare-tests
 
 suites:
-	cargo test --workspace --locked $(AS_TESTS)
+	scripts/emulators cargo test --workspace --locked $(AS_TESTS)
 
 clients:
 	scripts/client-tests target/debug/dressage
