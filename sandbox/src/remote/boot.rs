@@ -72,20 +72,26 @@ impl RemoteSandbox {
             .await?;
         self.running = String::from_utf8_lossy(&running).into_owned();
         let mut sources: Vec<_> = spec.assets.iter().map(|asset| asset.host_path.clone()).collect();
-        if spec.relay_port.is_some() {
+        let has_leader = inside.machine.waits_for_what_is_left();
+        if has_leader || spec.relay_port.is_some() {
             sources.push(config.tap_binary.clone());
         }
         let mut places = inside.bring(sources, config).await?;
+        let tap = places.get(spec.assets.len()).cloned().unwrap_or_default();
+        if has_leader {
+            let _ = inside.leader.set(tap.clone());
+        }
         if let Some(port) = spec.relay_port {
             let relay = Relay {
                 address: format!("127.0.0.1:{port}"),
-                program: places.pop().unwrap_or_default(),
-                over: self.inside.over.child_token(),
+                program: tap,
+                over: inside.over.child_token(),
                 running: Mutex::default(),
             };
-            relay.secret(&self.inside).await?;
+            relay.secret(inside).await?;
             self.relay = Some(relay);
         }
+        places.truncate(spec.assets.len());
         let names = spec.assets.iter().map(|asset| asset.name.clone());
         self.assets = names.zip(places).collect();
         Ok(())

@@ -1,3 +1,4 @@
+use crate::e2b_traps::BROUGHT;
 use crate::fake::{Does, Fake};
 use crate::provider::{CREATED, ENDED, STARTED, Scripted, backend, leases, line, stream};
 use crate::relay::{ASK, answer};
@@ -73,7 +74,7 @@ async fn nothing_of_a_sandbox_runs_or_is_let_in_where_another_began_with_its_fil
         let two = backend.create(with_relay(Some(&snapshot))).await.unwrap();
         assert_eq!(stdout_of(&*two, sh("cat ~/file /tmp/file")).await, "kept\ntoo");
         assert!(reaches_the_host(&*two).await && reaches_the_host(&*one).await);
-        let relays = "grep -lx dressage-tap /proc/[0-9]*/comm | wc -l";
+        let relays = "grep -lzx '[r]elay' /proc/[0-9]*/cmdline | wc -l";
         for sandbox in [&one, &two] {
             assert_eq!(stdout_of(&**sandbox, sh(relays)).await, "1");
         }
@@ -239,24 +240,19 @@ async fn a_snapshot_of_a_sandbox_that_expired_is_none_and_the_sandbox_is_gone() 
 #[tokio::test]
 async fn it_is_asked_for_by_name_made_use_of_by_its_id_and_removed_in_one_segment() {
     let world = World::new();
-    let started = || {
-        line(
-            "POST /process.Process/Start",
-            200,
-            &stream(&[STARTED, ENDED], true),
-        )
-    };
+    let said = |messages: &[&str]| line("POST /process.Process/Start", 200, &stream(messages, true));
+    let (prepared, brought) = (said(&[STARTED, ENDED]), said(&[STARTED, BROUGHT, ENDED]));
+    let kept = r#"{"snapshotID":"a-team/kept:default","names":["a-team/kept"]}"#;
     let provider = Scripted::start(vec![
         line("POST /v2/sandboxes", 201, CREATED),
-        started(),
-        started(),
-        line(
-            "POST /sandboxes/i7/snapshots",
-            201,
-            r#"{"snapshotID":"a-team/kept:default","names":["a-team/kept"]}"#,
-        ),
+        prepared.clone(),
+        brought.clone(),
+        // Nothing runs.
+        prepared.clone(),
+        line("POST /sandboxes/i7/snapshots", 201, kept),
         line("POST /v2/sandboxes", 201, &CREATED.replace("i7", "i8")),
-        started(),
+        prepared,
+        brought,
         line("DELETE /sandboxes/i7", 204, ""),
         line("DELETE /sandboxes/i8", 204, ""),
         line("DELETE /templates/", 204, ""),
