@@ -22,22 +22,25 @@ done
 "#;
 
 /// Says what runs besides what that said, and what is in folders for temporary files where these are in memory: a line each, its
-/// kind before it: `KNOWN`. What has no command line is the kernel's, or has ended. Programs of ours end when what they are for
-/// does, or were told to: they are waited for.
+/// kind before it: `KNOWN`. What has no command line is the kernel's, or has ended. What is about to end is waited for: programs of
+/// ours do when what they are for does, and E2B's envd takes a second or two to end what forwards a port that is closed.
 const LEFT: &str = r#"
-known=$1; found=; round=0
-for folder in /proc/[0-9]*; do
-  [ "$folder" != "/proc/$$" ] && read -r name 2>/dev/null <"$folder/comm" && [ "$name" != dressage-tap ] && read -r line 2>/dev/null <"$folder/stat" || continue
-  set -- ${line##*") "}
-  case $known in *" ${folder#/proc/}:${20} "*) continue ;; esac
-  line=
-  read -r line 2>/dev/null <"$folder/cmdline"
-  [ -z "$line" ] || { echo "runs $name"; found=1; }
+known=$1; round=0
+while :; do
+  left=
+  for folder in /proc/[0-9]*; do
+    [ "$folder" != "/proc/$$" ] && read -r name 2>/dev/null <"$folder/comm" && read -r line 2>/dev/null <"$folder/stat" || continue
+    set -- ${line##*") "}
+    case $known in *" ${folder#/proc/}:${20} "*) continue ;; esac
+    line=
+    read -r line 2>/dev/null <"$folder/cmdline"
+    [ -z "$line" ] || left="$left
+runs $name"
+  done
+  [ -n "$left" ] && [ "$round" -lt 50 ] || break
+  round=$((round + 1)); sleep 0.1
 done
-while [ -z "$found" ] && grep -qsx dressage-tap /proc/[0-9]*/comm; do
-  [ "$round" -lt 100 ] || { echo "runs dressage-tap"; break; }
-  round=$((round + 1)); sleep 0.02
-done
+printf '%s\n' "$left"
 for place in /tmp /var/tmp; do
   [ "$(stat -f -c %T -- "$place" 2>/dev/null)" = tmpfs ] || continue
   for entry in "$place"/* "$place"/.[!.]*; do

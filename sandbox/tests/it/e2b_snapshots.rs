@@ -133,6 +133,16 @@ async fn what_was_brought_along_is_there_already_and_a_user_for_agents_is_made_a
     }
 }
 
+/// As what the provider runs beside a port that listens.
+#[tokio::test]
+async fn what_is_about_to_end_is_waited_for() {
+    let world = World::new();
+    let one = world.remote("e2b").create(spec()).await.unwrap();
+    run(&*one, sh("setsid sleep 1 >/dev/null 2>&1 & echo")).await;
+    keep(&*one).await.unwrap().remove().await.unwrap();
+    one.kill().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_snapshot_whose_answer_breaks_off_is_found_by_its_name_and_removed() {
     for bytes in [0, 20, 90] {
