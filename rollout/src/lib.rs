@@ -59,6 +59,7 @@ pub use admission::QueueLimits;
 pub use events::{EventReceiver, Observer};
 pub use hold::{FinishRequest, Held, HeldCommand, HoldError, SoFar};
 pub use request::RolloutRequest;
+pub use stages::boot::ROLLOUT_LABEL;
 pub use supervisor::{
     Live, LiveRollout, LiveState, RolloutHandle, SubmitError, Supervisor, SupervisorConfig,
 };

@@ -165,6 +165,14 @@ pub(crate) async fn off_the_runtime<T: Send + 'static>(
         })
 }
 
+/// Runs what asks an engine or a provider on a thread that has no runtime: there it is not cancelled with one.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(runtime.block_on(work))
+}
+
 /// Sandboxes of a backend by their leases, whichever process has them.
 pub(crate) async fn list_leased(
     config: &BackendConfig,

@@ -191,7 +191,8 @@ pub trait Sandbox: Send + Sync {
     async fn separate(&self, fresh_directories: &[String]) -> Result<Separation, SandboxError>;
 
     /// Keeps its files as they are now, but for those in folders that are in memory, under a lease that carries `labels`; nothing
-    /// of ours may be using it meanwhile. Processes are not kept: [`SandboxError::Unsupported`] where any run that are not ours.
+    /// of ours may be using it meanwhile, and a relay that the host dials is another when it is opened next. Processes are not kept:
+    /// [`SandboxError::Unsupported`] where any run that are not ours.
     async fn snapshot(&self, _labels: &BTreeMap<String, String>) -> Result<Snapshot, SandboxError> {
         Err(SandboxError::Operation {
             operation: "keep",

@@ -2,7 +2,7 @@ use crate::backends::off_the_runtime;
 use crate::control::Control;
 use crate::egress::Channels;
 use crate::life::{Belongings, Body, Life};
-use crate::snapshot::{LEFT, Left, Snapshot, named};
+use crate::snapshot::{LEFT, Left, Snapshot};
 use crate::{Channel, Command, FileList, OutputSink, Process, Sandbox, SandboxError, SandboxSpec};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -123,14 +123,7 @@ impl ControlledSandbox {
                 errno: None,
             });
         }
-        let (programs, files) = left.told();
-        if programs.is_empty() {
-            return Ok(files);
-        }
-        Err(SandboxError::Unsupported {
-            backend: self.ground.backend(),
-            what: format!("a snapshot of programs that run: {}", named(&programs)),
-        })
+        left.unkept(self.ground.backend())
     }
 
     fn gone(&self, reason: &str) -> SandboxError {

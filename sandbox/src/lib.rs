@@ -54,6 +54,9 @@ mod controlled;
 /// Starts an init, and connects to it.
 mod launch;
 
+/// What comes in pieces, read as a stream of bytes.
+mod received;
+
 /// What backends at providers share.
 mod remote;
 

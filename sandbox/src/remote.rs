@@ -27,5 +27,8 @@ mod agent_user;
 /// What is done before a sandbox is handed out.
 mod boot;
 
+/// The files of a sandbox, kept at its provider.
+pub(crate) mod snapshot;
+
 /// A backend over a provider: leases, creation, removal.
 pub(crate) mod provider;

@@ -149,22 +149,32 @@ impl crate::OutputSink for Left {
 }
 
 impl Left {
-    /// The names of programs that run, and the files that are in memory.
-    pub(crate) fn told(&self) -> (Vec<String>, Vec<String>) {
-        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = String::from_utf8_lossy(&said);
-        let of = |kind: &str| {
-            said.lines()
-                .filter_map(|line| line.strip_prefix(kind))
-                .map(|name| name.escape_debug().take(100).collect())
-                .collect()
-        };
-        (of("runs "), of("file "))
+    /// As [`unkept`].
+    pub(crate) fn unkept(&self, backend: &'static str) -> Result<Vec<String>, SandboxError> {
+        unkept(&self.0.lock().unwrap_or_else(PoisonError::into_inner), backend)
+    }
+}
+
+/// What a snapshot will not have, by what was said of it: names of files. Fails where programs run, which it would not have either.
+pub(crate) fn unkept(said: &[u8], backend: &'static str) -> Result<Vec<String>, SandboxError> {
+    let said = String::from_utf8_lossy(said.get(..said.len().min(MAX_SAID_BYTES)).unwrap_or_default());
+    let of = |kind: &str| -> Vec<String> {
+        said.lines()
+            .filter_map(|line| line.strip_prefix(kind))
+            .map(|name| name.escape_debug().take(100).collect())
+            .collect()
+    };
+    match of("runs ").as_slice() {
+        [] => Ok(of("file ")),
+        programs => Err(SandboxError::Unsupported {
+            backend,
+            what: format!("a snapshot of programs that run: {}", named(programs)),
+        }),
     }
 }
 
 /// A few of them, and how many there are besides.
-pub(crate) fn named(names: &[String]) -> String {
+fn named(names: &[String]) -> String {
     let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
     match names.len().checked_sub(NAMED) {
         None | Some(0) => first.join(", "),
@@ -184,9 +194,12 @@ mod tests {
         left.write(OutputStream::Stdout, b"runs sleep\nfile /tmp/a\nru");
         left.write(OutputStream::Stderr, b"runs nothing\n");
         left.write(OutputStream::Stdout, b"ns post\x1bgres\nfile /tmp/b\nno kind\n");
-        let (runs, files) = left.told();
-        assert_eq!(runs, ["sleep", "post\\u{1b}gres"]);
-        assert_eq!(files, ["/tmp/a", "/tmp/b"]);
+        let error = left.unkept("local").unwrap_err().to_string();
+        let told = "a snapshot of programs that run: sleep, post\\u{1b}gres";
+        assert!(error.ends_with(told), "{error}");
+        let files = Left::default();
+        files.write(OutputStream::Stdout, b"file /tmp/a\nfile /tmp/b\nno kind\n");
+        assert_eq!(files.unkept("local").unwrap(), ["/tmp/a", "/tmp/b"]);
         let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
         assert_eq!(named(&names[..3]), "a, b, c");
         assert_eq!(named(&names), "a, b, c and 2 more");

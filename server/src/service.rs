@@ -58,7 +58,7 @@ use dressage_tap::address::AddressPolicy;
 use dressage_wire::ids::{RolloutId, SandboxId};
 use dressage_wire::probe::ProbeReport;
 use dressage_wire::rollout::{Recorder, RolloutOutcome};
-use dressage_wire::task::{AllowedHost, NetworkPolicy, VerifyIn};
+use dressage_wire::task::{AllowedHost, NetworkPolicy, SnapshotWhen, VerifyIn};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -75,6 +75,8 @@ pub struct ServiceConfig {
     pub backend: String,
     /// Where rollouts are verified whose task does not say.
     pub verify_in: Option<VerifyIn>,
+    /// Whether what setup made is kept, where the task does not say.
+    pub snapshot: Option<SnapshotWhen>,
     /// Backends that share this machine's loopback and may be used all the same.
     pub shared: BTreeSet<&'static str>,
     /// Addresses that are not public and that tasks may allow their sandboxes all the same.

@@ -85,9 +85,9 @@ pub struct Task {
     /// where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
-    /// Whether what setup made is kept for rollouts that would run the same setup.
-    #[serde(skip_serializing_if = "SnapshotWhen::is_never")]
-    pub snapshot: SnapshotWhen,
+    /// Whether what setup made is kept for rollouts that would run the same setup; where nobody says, it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotWhen>,
     /// The caller's own data, stored and exported as it is.
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }

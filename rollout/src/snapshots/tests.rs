@@ -1,4 +1,5 @@
 use super::*;
+use crate::ROLLOUT_LABEL;
 use async_trait::async_trait;
 use dressage_sandbox::{Sandbox, SandboxError, Size};
 use dressage_wire::ids::SandboxId;
@@ -48,7 +49,7 @@ fn setup(commands: &[&str], change: impl FnOnce(&mut SandboxSpec, &mut Task)) ->
             pids: 64,
         },
         assets: Vec::new(),
-        labels: BTreeMap::from([("dressage.rollout".into(), SandboxId::new().to_string())]),
+        labels: BTreeMap::from([(ROLLOUT_LABEL.into(), SandboxId::new().to_string())]),
         lifetime: Duration::from_secs(60),
         relay_port: None,
         snapshot: None,

@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The label by which a sandbox says which rollout it is of.
+pub const ROLLOUT_LABEL: &str = "dressage.rollout";
+
 /// Where the relay listens in a sandbox.
 const RELAY_PORT: u16 = 7000;
 
@@ -99,7 +102,7 @@ pub(super) fn bare_spec(scope: &Scope) -> SandboxSpec {
     let request = &scope.request;
     let limits = &request.task.limits;
     let mut labels = scope.labels.clone();
-    labels.insert("dressage.rollout".into(), request.id.to_string());
+    labels.insert(ROLLOUT_LABEL.into(), request.id.to_string());
     SandboxSpec {
         id: SandboxId::new(),
         image: request.image.clone().or_else(|| request.task.image.clone()),

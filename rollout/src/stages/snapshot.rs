@@ -35,7 +35,7 @@ pub(super) async fn beginning(
 ) -> Result<Beginning, Stop> {
     let task = &scope.request.task;
     let nothing_to_do = task.setup.is_empty() && task.files.is_empty();
-    if task.snapshot != SnapshotWhen::AfterSetup || nothing_to_do {
+    if task.snapshot != Some(SnapshotWhen::AfterSetup) || nothing_to_do {
         return Ok(Beginning::Empty);
     }
     if !scope.request.backend.keeps_snapshots() {
@@ -71,7 +71,7 @@ pub(super) async fn beginning(
 
 /// The snapshot of what this rollout's setup makes, if it is there.
 pub(super) fn there(scope: &Scope, spec: &SandboxSpec) -> Option<Snapshot> {
-    let asked = scope.request.task.snapshot == SnapshotWhen::AfterSetup;
+    let asked = scope.request.task.snapshot == Some(SnapshotWhen::AfterSetup);
     asked
         .then(|| scope.snapshots.there(&setup(scope, spec)))
         .flatten()

@@ -1,5 +1,6 @@
 use crate::engine::engine;
 use crate::fake::{FakeBackend, Trouble};
+use crate::played::{Does, Fake};
 use crate::world::{BackendChoice, Done, World, WorldPlan, shell, task};
 use dressage_rollout::RolloutRequest;
 use dressage_wire::event::Stage;
@@ -15,7 +16,7 @@ fn kept(verify: &[&str]) -> Task {
             "date +%s.%N > ~/when; cat given > given.copy; mkdir ~/.closed && chmod 700 ~/.closed ~".into(),
             "echo 'export FROM_SETUP=yes' >> ~/.profile".into(),
         ],
-        snapshot: SnapshotWhen::AfterSetup,
+        snapshot: Some(SnapshotWhen::AfterSetup),
         ..task(verify)
     };
     task.files
@@ -55,12 +56,12 @@ async fn run_group(world: &World, task: Task, count: u32) -> Vec<Done> {
 }
 
 /// A group of which one sets up, and all have the same; nothing is left.
-async fn one_of_a_group_sets_up(backend: &'static str, verify_in: Option<VerifyIn>) {
+async fn one_of_a_group_sets_up(backend: BackendChoice, verify_in: Option<VerifyIn>) {
     let world = World::planned(WorldPlan {
         script: shell(
             "cat ~/when > when; test $FROM_SETUP = yes && echo mine >> given.copy; echo forged > ~/when",
         ),
-        backend: BackendChoice::Named(backend),
+        backend,
         concurrency: 8,
         ..WorldPlan::default()
     })
@@ -102,19 +103,61 @@ async fn one_of_a_group_sets_up(backend: &'static str, verify_in: Option<VerifyI
 
 #[tokio::test]
 async fn one_of_a_group_sets_up_and_the_others_begin_with_what_it_made() {
-    one_of_a_group_sets_up("local", None).await;
+    one_of_a_group_sets_up(BackendChoice::Named("local"), None).await;
 }
 
 #[tokio::test]
 async fn a_fresh_sandbox_for_verify_begins_with_what_setup_made() {
-    one_of_a_group_sets_up("local", Some(VerifyIn::Fresh)).await;
+    one_of_a_group_sets_up(BackendChoice::Named("local"), Some(VerifyIn::Fresh)).await;
 }
 
 #[tokio::test]
 async fn one_of_a_group_sets_up_in_a_container_and_the_others_begin_with_its_image() {
     if engine().is_some() {
-        one_of_a_group_sets_up("docker", Some(VerifyIn::Fresh)).await;
+        one_of_a_group_sets_up(BackendChoice::Named("docker"), Some(VerifyIn::Fresh)).await;
     }
+}
+
+/// A provider that is played.
+fn e2b(played: &Fake) -> BackendChoice {
+    BackendChoice::Over("e2b", Box::new(played.providers()))
+}
+
+#[tokio::test]
+async fn one_of_a_group_sets_up_at_a_provider_and_the_others_begin_with_its_files() {
+    for verify_in in [None, Some(VerifyIn::Fresh)] {
+        let played = Fake::start();
+        one_of_a_group_sets_up(e2b(&played), verify_in).await;
+        assert_eq!((played.living(), played.snapshots()), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_refuses_is_asked_once_for_a_setup_and_each_sets_up() {
+    let played = Fake::start();
+    let body = r#"{"code":404,"message":"no route"}"#;
+    played.fault("/snapshots", 1, Does::Refuse(404, body));
+    let world = World::planned(WorldPlan {
+        script: shell("true"),
+        backend: e2b(&played),
+        ..WorldPlan::default()
+    })
+    .await;
+    for _ in 0..2 {
+        for done in run_group(&world, kept(&["test -e ~/when"]), 2).await {
+            assert_eq!(done.reward(), Some(1.0), "{:?}", done.outcome);
+            assert_eq!((restored(&done), done.outcome.setup.len()), (vec![], 2));
+            let warnings = done.outcome.warnings.join("\n");
+            assert!(
+                warnings.contains("setup ran anew") || warnings.contains("no route"),
+                "{warnings}"
+            );
+        }
+        // Whoever asked again would have been given one.
+        assert_eq!(played.snapshots(), 0);
+    }
+    world.supervisor.drained().await;
+    assert_eq!((world.left(), played.living()), (0, 0));
 }
 
 #[tokio::test]
@@ -171,7 +214,7 @@ async fn two_with(trouble: Trouble, snapshot: SnapshotWhen) -> ([Done; 2], Arc<F
     .await;
     let mut task = task(&["check"]);
     task.setup = vec!["prepare".into()];
-    task.snapshot = snapshot;
+    task.snapshot = Some(snapshot);
     let done = [world.run(task.clone()).await, world.run(task).await];
     world.supervisor.drained().await;
     (done, backend)
@@ -233,7 +276,7 @@ async fn a_backend_that_keeps_nothing_sets_up_each_and_says_so() {
     .await;
     let mut task = task(&["true"]);
     task.setup = vec!["true".into()];
-    task.snapshot = SnapshotWhen::AfterSetup;
+    task.snapshot = Some(SnapshotWhen::AfterSetup);
     for _ in 0..2 {
         let done = world.run(task.clone()).await;
         assert_eq!((done.reward(), done.outcome.setup.len()), (Some(1.0), 1));

@@ -24,6 +24,15 @@ mod stream;
 /// What a sandbox has in the engine.
 mod holdings;
 
+/// The users and groups of an image.
+mod accounts;
+
+/// Homes, and directories in them that are made anew.
+mod home;
+
+/// What the engine is asked to make.
+mod body;
+
 /// A container, from its making to its rebuilding.
 mod container;
 
@@ -75,7 +84,7 @@ pub(super) fn probe(config: &BackendConfig) -> Report {
     // A thread without a runtime: whoever asks may have one.
     let asked = std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
-            engine::block_on(async {
+            super::block_on(async {
                 let client = engine.client().await?;
                 client
                     .version()
@@ -115,7 +124,7 @@ impl Backend for Containers {
     }
 
     fn gives_home(&self, home: &str) -> bool {
-        container::may_be_home(home)
+        home::may_be_home(home)
     }
 
     fn keeps_snapshots(&self) -> bool {
@@ -172,7 +181,7 @@ impl Containers {
     fn check(&self, spec: &SandboxSpec) -> Result<(), SandboxError> {
         let unsupported = |what: String| SandboxError::Unsupported { backend: NAME, what };
         check_size(NAME, spec.size)?;
-        if !container::may_be_home(&spec.home) {
+        if !home::may_be_home(&spec.home) {
             return Err(unsupported(format!("a home at `{}`", spec.home)));
         }
         for asset in &spec.assets {

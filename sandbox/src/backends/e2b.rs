@@ -7,11 +7,15 @@
 /// The control plane.
 mod plane;
 
+/// Files of sandboxes, kept as templates.
+mod snapshots;
+
 /// The inside of a sandbox.
 mod envd;
 
 use crate::remote::http::{HttpError, is_quota, shown};
 use crate::remote::provider::{Made, Provider, RemoteBackend};
+use crate::remote::snapshot::Keeper;
 use crate::{Backend, BackendConfig, Report, SandboxError, SandboxSpec};
 use async_trait::async_trait;
 use dressage_wire::task::NetworkPolicy;
@@ -19,6 +23,7 @@ use envd::Envd;
 use http::StatusCode;
 use plane::ControlPlane;
 use serde_json::json;
+use snapshots::Snapshots;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -34,9 +39,11 @@ pub(super) fn make(config: &BackendConfig) -> Result<Arc<dyn Backend>, SandboxEr
         reason: "there is no key for it".into(),
         remedy: Some("set E2B_API_KEY to a key of your team: https://e2b.dev/dashboard"),
     })?;
+    let plane = ControlPlane::new(access, key);
+    let snapshots = Arc::new(Snapshots(plane.unpooled()));
     Ok(Arc::new(RemoteBackend {
         config: config.clone(),
-        provider: Arc::new(E2b(ControlPlane::new(access, key))),
+        provider: Arc::new(E2b(plane, snapshots)),
         agent_user: access.agent_user,
     }))
 }
@@ -52,7 +59,7 @@ pub(super) fn probe(config: &BackendConfig) -> Report {
     report
 }
 
-struct E2b(ControlPlane);
+struct E2b(ControlPlane, Arc<Snapshots>);
 
 #[async_trait]
 impl Provider for E2b {
@@ -70,6 +77,10 @@ impl Provider for E2b {
 
     async fn place(&self) -> Result<String, HttpError> {
         Ok(shown(&self.0.api))
+    }
+
+    fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        Some(Arc::clone(&self.1) as Arc<dyn Keeper>)
     }
 
     async fn create(&self, spec: &SandboxSpec, labels: BTreeMap<String, String>) -> Result<Made, HttpError> {

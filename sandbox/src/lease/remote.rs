@@ -109,6 +109,11 @@ impl HeldLease {
         })
     }
 
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> &Arc<Owner> {
+        &self.owner
+    }
+
     /// Adds what the provider calls it. Blocks: it syncs, since this outlives the machine.
     pub(crate) fn complete(&self, provider_id: &str) -> Result<(), LeaseError> {
         let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);

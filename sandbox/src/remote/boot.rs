@@ -3,6 +3,7 @@ use super::machine::{As, MachineError, Program, Said};
 use super::packed::{Packed, pack};
 use super::sandbox::{Inside, RemoteSandbox};
 use super::scripts;
+use super::snapshot::RUNNING;
 use crate::{BackendConfig, SandboxError, SandboxSpec};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,19 +13,39 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// For a relay to say that it listens.
 const RELAY_READY: Duration = Duration::from_secs(30);
 
-/// A relay that runs in it.
+/// A relay in it, which the host dials.
 pub(super) struct Relay {
     /// For agents.
     pub(super) address: String,
-    pub(super) secret: SecretString,
-    process: String,
+    program: String,
     /// Ended with the agent's programs.
     pub(super) over: CancellationToken,
+    /// The one that runs, if one does.
+    running: Mutex<Option<RunningRelay>>,
+}
+
+/// One that runs, with a secret that it shares with no other.
+struct RunningRelay {
+    secret: SecretString,
+    process: String,
+}
+
+impl Relay {
+    /// What is to be shown to the one that runs, which is started where none does.
+    pub(super) async fn secret(&self, inside: &Inside) -> Result<SecretString, SandboxError> {
+        let mut running = self.running.lock().await;
+        if let Some(running) = &*running {
+            return Ok(running.secret.clone());
+        }
+        let started = inside.start_relay(&self.program, &self.address).await?;
+        Ok(running.insert(started).secret.clone())
+    }
 }
 
 impl RemoteSandbox {
@@ -42,9 +63,14 @@ impl RemoteSandbox {
                 source: Some(std::io::Error::other(error.to_string())),
             });
         }
-        inside
-            .script("prepare", scripts::PREPARE, &[&inside.home], As::User)
+        let mut script = scripts::PREPARE.to_owned();
+        if self.end.provider.keeper().is_some() {
+            script.push_str(RUNNING);
+        }
+        let running = inside
+            .script("prepare", &script, &[&inside.home], As::User)
             .await?;
+        self.running = String::from_utf8_lossy(&running).into_owned();
         let mut sources: Vec<_> = spec.assets.iter().map(|asset| asset.host_path.clone()).collect();
         let has_leader = inside.machine.waits_for_what_is_left();
         if has_leader || spec.relay_port.is_some() {
@@ -56,7 +82,14 @@ impl RemoteSandbox {
             let _ = inside.leader.set(tap.clone());
         }
         if let Some(port) = spec.relay_port {
-            self.relay = Some(self.inside.start_relay(&tap, port).await?);
+            let relay = Relay {
+                address: format!("127.0.0.1:{port}"),
+                program: tap,
+                over: inside.over.child_token(),
+                running: Mutex::default(),
+            };
+            relay.secret(inside).await?;
+            self.relay = Some(relay);
         }
         places.truncate(spec.assets.len());
         let names = spec.assets.iter().map(|asset| asset.name.clone());
@@ -70,10 +103,23 @@ impl RemoteSandbox {
             return Ok(());
         };
         relay.over.cancel();
-        match self.inside.machine.kill(&relay.process).await {
-            Err(error) if !error.is_not_found() => Err(self.inside.failed("end", "its relay", error).await),
-            _ => Ok(()),
+        self.pause_relay().await
+    }
+
+    /// The same, until it is dialled again.
+    pub(super) async fn pause_relay(&self) -> Result<(), SandboxError> {
+        let Some(relay) = &self.relay else {
+            return Ok(());
+        };
+        let mut running = relay.running.lock().await;
+        if let Some(RunningRelay { process, .. }) = &*running
+            && let Err(error) = self.inside.machine.kill(process).await
+            && !error.is_not_found()
+        {
+            return Err(self.inside.failed("end", "its relay", error).await);
         }
+        *running = None;
+        Ok(())
     }
 }
 
@@ -129,18 +175,17 @@ impl Inside {
 
     /// Starts the relay as root, whose processes the agent's user can neither end nor look into where it is another, and waits
     /// until it listens on both sides.
-    async fn start_relay(&self, program: &str, port: u16) -> Result<Relay, SandboxError> {
+    async fn start_relay(&self, program: &str, address: &str) -> Result<RunningRelay, SandboxError> {
         let secret = new_secret().map_err(|source| SandboxError::Create {
             step: "make a secret for its relay".into(),
             source: Some(source),
         })?;
-        let address = format!("127.0.0.1:{port}");
         let relay = Program {
             argv: [
                 program,
                 "relay",
                 "--listen",
-                &address,
+                address,
                 "--dialled",
                 self.machine.carrier_address(),
             ]
@@ -170,12 +215,7 @@ impl Inside {
         };
         let ready = tokio::time::timeout(RELAY_READY, starting).await;
         match ready.unwrap_or(Err(MachineError::Http(HttpError::TimedOut(RELAY_READY)))) {
-            Ok(process) => Ok(Relay {
-                address,
-                secret,
-                process,
-                over: self.over.child_token(),
-            }),
+            Ok(process) => Ok(RunningRelay { secret, process }),
             Err(error) => Err(self.failed("start", "its relay", error).await),
         }
     }

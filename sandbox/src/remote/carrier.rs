@@ -1,6 +1,7 @@
 use super::http::{Call, HttpClient, HttpError, collect, said};
 use crate::Channel;
-use bytes::{Buf, Bytes};
+use crate::received::give;
+use bytes::Bytes;
 use futures_util::{Sink, Stream};
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode};
@@ -88,10 +89,7 @@ impl AsyncRead for Carrier {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            if !self.received.is_empty() {
-                let count = self.received.len().min(into.remaining());
-                into.put_slice(self.received.get(..count).unwrap_or_default());
-                self.received.advance(count);
+            if give(&mut self.received, into) {
                 return Poll::Ready(Ok(()));
             }
             match ready!(Pin::new(&mut self.socket).poll_next(context)) {

@@ -215,7 +215,8 @@ impl HttpError {
             Self::Address(_) | Self::Connect(_) => false,
             Self::Lost(_) | Self::TimedOut(_) | Self::TooLong(_) | Self::Malformed(_) => true,
             Self::Status { status, .. } => {
-                status.is_server_error() && *status != StatusCode::SERVICE_UNAVAILABLE
+                let undone = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::NOT_IMPLEMENTED];
+                status.is_server_error() && !undone.contains(status)
             }
         }
     }

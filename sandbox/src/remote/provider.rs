@@ -1,9 +1,10 @@
 use super::http::HttpError;
 use super::machine::Machine;
 use super::sandbox::RemoteSandbox;
+use super::snapshot::{self, Keeper};
 use crate::backends::{list_leased, off_the_runtime, refuse_allowed_hosts, refuse_snapshots};
-use crate::lease::{HeldLease, Lease, LeaseError, SANDBOX_LABEL, find_removable};
-use crate::{AgentUser, Backend, BackendConfig, Sandbox, SandboxError, SandboxSpec};
+use crate::lease::{HeldLease, Lease, LeaseError, LeaseKind, SANDBOX_LABEL, find_removable};
+use crate::{AgentUser, Backend, BackendConfig, Sandbox, SandboxError, SandboxSpec, Snapshot};
 use async_trait::async_trait;
 use dressage_wire::ids::SandboxId;
 use std::collections::BTreeMap;
@@ -23,6 +24,11 @@ pub(crate) trait Provider: Send + Sync {
 
     /// Where its sandboxes are, without credentials: ids are those of there.
     async fn place(&self) -> Result<String, HttpError>;
+
+    /// What keeps files of its sandboxes, if anything does.
+    fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        None
+    }
 
     /// Makes a sandbox that carries `labels`.
     async fn create(&self, spec: &SandboxSpec, labels: BTreeMap<String, String>) -> Result<Made, HttpError>;
@@ -69,7 +75,11 @@ impl Backend for RemoteBackend {
         self.provider.gives_home(home)
     }
 
-    async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
+    fn keeps_snapshots(&self) -> bool {
+        self.provider.keeper().is_some()
+    }
+
+    async fn create(&self, mut spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let backend = self.provider.name();
         if !self.provider.gives_home(&spec.home) {
             return Err(SandboxError::Unsupported {
@@ -78,8 +88,10 @@ impl Backend for RemoteBackend {
             });
         }
         refuse_allowed_hosts(backend, &spec)?;
-        refuse_snapshots(backend, &spec)?;
         self.provider.check(&spec)?;
+        if let Some(snapshot) = &spec.snapshot {
+            spec.image = Some(self.template_of(snapshot, &spec).await?);
+        }
         let place = self.provider.place().await;
         let place = place.map_err(|error| self.provider.create_failed(error))?;
         let (owner, leased) = (Arc::clone(&self.config.owner), spec.clone());
@@ -120,6 +132,25 @@ impl Backend for RemoteBackend {
 }
 
 impl RemoteBackend {
+    /// What the provider calls a snapshot: a template, of which sandboxes are made.
+    async fn template_of(&self, snapshot: &Snapshot, spec: &SandboxSpec) -> Result<String, SandboxError> {
+        let backend = self.provider.name();
+        if !self.keeps_snapshots() {
+            refuse_snapshots(backend, spec)?;
+        }
+        let id = snapshot.id_in(backend)?;
+        let owner = Arc::clone(&self.config.owner);
+        let step = "find its snapshot";
+        let found = off_the_runtime(step, move || Lease::find(owner.data_dir(), id))
+            .await?
+            .map_err(|source| SandboxError::List { backend, source })?;
+        let named = found.and_then(|lease| lease.remote?.provider_id);
+        named.ok_or_else(|| SandboxError::Create {
+            step: step.into(),
+            source: Some(std::io::ErrorKind::NotFound.into()),
+        })
+    }
+
     async fn boot(
         &self,
         spec: &SandboxSpec,
@@ -157,7 +188,7 @@ impl RemoteBackend {
 
     /// Removes what a lease names at the provider, then the lease.
     async fn remove(&self, lease: &Lease, certain: Certain) -> Result<(), LeaseError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| LeaseError::AtProvider {
+        let failed = |source: Unremoved| LeaseError::AtProvider {
             sandbox: lease.sandbox,
             backend: self.provider.name().into(),
             source,
@@ -173,24 +204,42 @@ impl RemoteBackend {
                 "it is at another address than the one that is configured".into(),
             ));
         }
-        let known = remote.and_then(|remote| remote.provider_id.clone());
-        let mut found = Vec::from_iter(known);
-        if found.is_empty() && certain == Certain::No {
-            let label = BTreeMap::from([(SANDBOX_LABEL.to_owned(), lease.sandbox.to_string())]);
-            let listed = self.provider.find(&label).await;
-            found = listed.map_err(|error| failed(Box::new(error)))?;
-            if found.is_empty() && remote.is_some_and(|remote| remote.may_appear()) {
-                return Err(failed(
-                    "its creation was never answered, and may still come to be".into(),
-                ));
+        match (lease.kind, self.provider.keeper()) {
+            (LeaseKind::Sandbox, _) if certain == Certain::Yes => {}
+            (LeaseKind::Sandbox, _) => self.end(lease).await.map_err(failed)?,
+            (LeaseKind::Snapshot, Some(keeper)) => {
+                snapshot::remove(&*keeper, lease).await.map_err(failed)?;
             }
-        }
-        for id in found {
-            self.provider
-                .kill(&id)
-                .await
-                .map_err(|error| failed(Box::new(error)))?;
+            (LeaseKind::Snapshot, None) => return Err(failed("it keeps no snapshots".into())),
         }
         lease.clear(self.config.owner.data_dir())
     }
+
+    async fn end(&self, lease: &Lease) -> Result<(), Unremoved> {
+        let label = BTreeMap::from([(SANDBOX_LABEL.to_owned(), lease.sandbox.to_string())]);
+        for id in named(lease, self.provider.find(&label)).await? {
+            self.provider.kill(&id).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Why something at a provider was not removed.
+pub(super) type Unremoved = Box<dyn std::error::Error + Send + Sync>;
+
+/// What the provider calls that which a lease names: as it answered, or as it is found. Where nothing is found and it may still
+/// come to be, that is an error.
+pub(super) async fn named(
+    lease: &Lease,
+    find: impl Future<Output = Result<Vec<String>, HttpError>>,
+) -> Result<Vec<String>, Unremoved> {
+    let remote = lease.remote.as_ref();
+    if let Some(known) = remote.and_then(|remote| remote.provider_id.clone()) {
+        return Ok(vec![known]);
+    }
+    let found = find.await?;
+    if found.is_empty() && remote.is_some_and(|remote| remote.may_appear()) {
+        return Err("its creation was never answered, and may still come to be".into());
+    }
+    Ok(found)
 }

@@ -9,6 +9,7 @@ use crate::backends::off_the_runtime;
 use crate::lease::{HeldLease, LeaseError};
 use crate::{
     AgentUser, Channel, Command, FileList, OutputSink, Process, Role, Sandbox, SandboxError, SandboxSpec,
+    Snapshot,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,10 +36,12 @@ const DIRECTORY: &str = "a directory";
 /// A sandbox at a provider.
 pub(crate) struct RemoteSandbox {
     pub(super) inside: Arc<Inside>,
-    end: Arc<End>,
+    pub(super) end: Arc<End>,
     /// Where the assets of the spec are inside, by name.
     pub(super) assets: BTreeMap<String, String>,
     pub(super) relay: Option<Relay>,
+    /// What ran in it at first, as [`RUNNING`](super::snapshot::RUNNING) says; nothing where no files are kept.
+    pub(super) running: String,
     /// Held while it is ended, which is done once.
     ending: tokio::sync::Mutex<bool>,
 }
@@ -64,11 +67,13 @@ pub(super) struct Inside {
 }
 
 /// What ends it.
-struct End {
+pub(super) struct End {
     sandbox: SandboxId,
-    provider: Arc<dyn Provider>,
-    provider_id: String,
-    lease: Arc<HeldLease>,
+    pub(super) provider: Arc<dyn Provider>,
+    pub(super) provider_id: String,
+    pub(super) lease: Arc<HeldLease>,
+    /// What it was made of, which stays for as long as it does.
+    _of: Option<Snapshot>,
 }
 
 impl RemoteSandbox {
@@ -101,9 +106,11 @@ impl RemoteSandbox {
                 provider,
                 provider_id,
                 lease,
+                _of: spec.snapshot.clone(),
             }),
             assets: BTreeMap::new(),
             relay: None,
+            running: String::new(),
             ending: tokio::sync::Mutex::new(false),
         }
     }
@@ -393,7 +400,10 @@ impl Sandbox for RemoteSandbox {
             let dialled = tokio::select! {
                 biased;
                 () = relay.over.cancelled() => return Err(inside.gone("its relay has ended")),
-                dialled = inside.machine.dial(&relay.secret) => dialled,
+                dialled = async {
+                    let secret = relay.secret(inside).await?;
+                    Ok::<_, SandboxError>(inside.machine.dial(&secret).await)
+                } => dialled?,
             };
             let error = match dialled {
                 Ok(channel) => return Ok(channel),
@@ -438,6 +448,17 @@ impl Sandbox for RemoteSandbox {
             .script("renew", scripts::FRESH, &arguments, As::Root)
             .await?;
         Ok(separation)
+    }
+
+    async fn snapshot(&self, labels: &BTreeMap<String, String>) -> Result<Snapshot, SandboxError> {
+        self.inside.alive()?;
+        match self.end.provider.keeper() {
+            Some(keeper) => self.keep(keeper, labels).await,
+            None => Err(SandboxError::Unsupported {
+                backend: self.inside.backend,
+                what: "snapshots".into(),
+            }),
+        }
     }
 
     async fn relabel(&self, labels: &BTreeMap<String, String>) -> Result<(), SandboxError> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 const START: &str = "POST /process.Process/Start";
 
 /// Where `dressage-tap` is: in the image.
-const BROUGHT: &str = r#"{"event":{"data":{"stdout":"L29wdC9kcmVzc2FnZS94Cg=="}}}"#;
+pub const BROUGHT: &str = r#"{"event":{"data":{"stdout":"L29wdC9kcmVzc2FnZS94Cg=="}}}"#;
 
 fn started(messages: &[&str]) -> Line {
     line(START, 200, &stream(messages, true))

@@ -21,6 +21,7 @@ pub use e2b::KEY as E2B_KEY;
 pub use huggingface::TOKEN as HF_TOKEN;
 
 use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
+use dressage_wire::ids::SandboxId;
 use http::{Out, Request};
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
@@ -85,16 +86,21 @@ impl Fake {
     }
 
     pub fn providers(&self) -> Providers {
+        Self::providers_at(&self.url)
+    }
+
+    /// Those that another process plays.
+    pub fn providers_at(url: &str) -> Providers {
         Providers {
             e2b: E2bAccess {
                 api_key: Some(E2B_KEY.to_owned().into()),
-                api_url: Some(self.url.clone()),
-                sandbox_url: Some(self.url.clone()),
+                api_url: Some(url.to_owned()),
+                sandbox_url: Some(url.to_owned()),
                 ..E2bAccess::default()
             },
             huggingface: HuggingFaceAccess {
                 token: Some(HF_TOKEN.to_owned().into()),
-                endpoint: Some(self.url.clone()),
+                endpoint: Some(url.to_owned()),
                 ..HuggingFaceAccess::default()
             },
             ..Providers::default()
@@ -112,6 +118,24 @@ impl Fake {
     /// Sandboxes that live, of both.
     pub fn living(&self) -> usize {
         self.state.e2b.living() + self.state.huggingface.living()
+    }
+
+    /// Snapshots that are kept.
+    pub fn snapshots(&self) -> usize {
+        self.state.e2b.snapshots()
+    }
+
+    /// The headers by which a port of a sandbox at E2B is reached.
+    pub fn headers_for(sandbox: SandboxId, port: u16) -> String {
+        format!(
+            "e2b-sandbox-id: i{sandbox}\r\ne2b-sandbox-port: {port}\r\n{}\r\n",
+            e2b::for_ports()
+        )
+    }
+
+    /// The secrets that relays at E2B were given, in this order.
+    pub fn relay_secrets(&self) -> Vec<String> {
+        self.state.e2b.relay_secrets()
     }
 
     /// They end, as after their lifetime.

@@ -1,3 +1,4 @@
+use crate::role::{self, Other};
 use crate::world::{
     Output, World, containers, eventually, is_root, names, processes_with, run, sh, spec, stdout_of,
 };
@@ -5,26 +6,19 @@ use dressage_sandbox::lease::{Lease, Owner, Reaper, dead_owners, is_alive};
 use dressage_sandbox::{Backend, Sandbox, SandboxError};
 use dressage_wire::ids::SandboxId;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Variable that makes a process of this test binary play a role: the folder of its world.
-const ROLE: &str = "DRESSAGE_TEST_WORLD";
+/// What the role below is called.
+const ROLE: &str = "life::a_process_that_holds_sandboxes";
 
-/// Starts sandboxes in a process of its own, says which, and waits to be killed.
+/// Starts sandboxes, each with a program.
 #[test]
 #[ignore = "a role that other tests start in a process of its own"]
 fn a_process_that_holds_sandboxes() {
-    let folder = PathBuf::from(std::env::var_os(ROLE).expect("started by another test"));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let config = World::config_of(&folder);
+    role::play(async |config| {
         for entry in crate::world::entries() {
             let backend = (entry.make)(&config).unwrap();
             let sandbox = backend.create(spec()).await.unwrap();
@@ -36,60 +30,10 @@ fn a_process_that_holds_sandboxes() {
                 .start(sh(&script), Arc::new(Output::default()))
                 .await
                 .unwrap();
-            println!("holds {}", sandbox.id());
+            role::holds(sandbox.id());
             std::mem::forget((sandbox, process));
         }
-        println!("holds all");
-        std::future::pending::<()>().await;
     });
-}
-
-/// A process that plays the role above, and the sandboxes that it holds.
-struct Other {
-    process: Child,
-    sandboxes: Vec<SandboxId>,
-}
-
-impl Other {
-    fn start(folder: &Path) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "life::a_process_that_holds_sandboxes",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(ROLE, folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut sandboxes = Vec::new();
-        for line in BufReader::new(process.stdout.take().unwrap()).lines() {
-            match line.unwrap().split_once("holds ") {
-                Some((_, "all")) => break,
-                Some((_, id)) => sandboxes.push(id.parse().unwrap()),
-                None => {}
-            }
-        }
-        assert_eq!(
-            sandboxes.len(),
-            crate::world::entries().count(),
-            "the other process failed"
-        );
-        Self { process, sandboxes }
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 /// Folders of control groups that a lease of the sandbox named, by looking at every group there is.
@@ -239,8 +183,8 @@ async fn a_failed_creation_leaves_nothing() {
 #[tokio::test]
 async fn a_killed_process_leaves_nothing_that_the_next_does_not_remove() {
     let world = World::new();
-    let mut other = Other::start(world.folder.path());
-    let sandboxes = other.sandboxes.clone();
+    let mut other = Other::start(ROLE, &world);
+    let sandboxes = other.held.clone();
     for sandbox in &sandboxes {
         assert!(!processes_with(&format!("child-of-{sandbox}")).is_empty());
     }
@@ -341,19 +285,16 @@ async fn of_two_processes_one_is_killed_and_the_others_sandboxes_are_untouched()
     let world = World::new();
     let own = world.local().await;
     stdout_of(&*own, sh("echo mine > file")).await;
-    let (mut first, second) = (
-        Other::start(world.folder.path()),
-        Other::start(world.folder.path()),
-    );
+    let (mut first, second) = (Other::start(ROLE, &world), Other::start(ROLE, &world));
     first.kill();
     let reaper = Reaper::new(Arc::clone(&world.config.owner));
     let mut swept = reaper.sweep_everywhere(&world.config).await.unwrap();
     swept.removed.sort();
-    assert_eq!(swept.removed, first.sandboxes);
+    assert_eq!(swept.removed, first.held);
     let again = reaper.sweep_everywhere(&world.config).await.unwrap();
     assert!(again.removed.is_empty());
     // The second's still run, with their files; so does ours.
-    for sandbox in &second.sandboxes {
+    for sandbox in &second.held {
         assert!(!processes_with(&format!("child-of-{sandbox}")).is_empty());
         let lease = Lease::find(&world.config.data_dir, *sandbox).unwrap().unwrap();
         if lease.remote.is_some() {
@@ -367,7 +308,7 @@ async fn of_two_processes_one_is_killed_and_the_others_sandboxes_are_untouched()
     assert_eq!(stdout_of(&*own, sh("cat file")).await, "mine");
     // Not even by name can another living process's sandbox be deleted.
     let local = world.backend("local");
-    let error = local.delete(second.sandboxes[0]).await.err().unwrap();
+    let error = local.delete(second.held[0]).await.err().unwrap();
     assert!(matches!(error, SandboxError::Left { .. }), "{error}");
     assert!(is_alive(&world.config.data_dir, world.config.owner.id()));
 }
@@ -405,10 +346,10 @@ async fn sandboxes_are_listed_by_label_and_deleted_after_their_process() {
     one.kill().await.unwrap();
     two.kill().await.unwrap();
     // One whose process is gone.
-    let mut other = Other::start(world.folder.path());
+    let mut other = Other::start(ROLE, &world);
     other.kill();
     let left = local.list(&BTreeMap::new()).await.unwrap();
-    assert_eq!(left, [other.sandboxes[0]]);
+    assert_eq!(left, [other.held[0]]);
     local.delete(left[0]).await.unwrap();
     assert_nothing_left(&world.config.data_dir, left[0]).await;
     local.delete(SandboxId::new()).await.unwrap();

@@ -16,6 +16,9 @@ mod engine;
 /// A data directory, backends over it, and what a test asks of a sandbox.
 mod world;
 
+/// Tests that are a part of another, in a process of their own.
+mod role;
+
 /// Files: written, read, listed.
 mod files;
 
@@ -39,6 +42,9 @@ mod pool;
 
 /// The files of sandboxes, kept for others to begin with.
 mod snapshots;
+
+/// The same at E2B, and faults of it.
+mod e2b_snapshots;
 
 /// What verify gets after an agent.
 mod separation;

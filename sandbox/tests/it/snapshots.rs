@@ -1,18 +1,13 @@
+use crate::role::{self, Other};
 use crate::world::{
     World, client, containers, engine, eventually, is_root, run, sh, spec, spec_for, stdout_of,
 };
 use bollard::query_parameters::ListImagesOptions;
 use dressage_sandbox::lease::{Lease, LeaseKind, Reaper};
-use dressage_sandbox::{Backend, Sandbox, SandboxError, SandboxSpec, Snapshot};
+use dressage_sandbox::{Backend, BackendConfig, Sandbox, SandboxError, SandboxSpec, Snapshot, registry};
 use dressage_wire::ids::SandboxId;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-
-/// Variable that makes a process of this test binary play a role: the folder of its world.
-const ROLE: &str = "DRESSAGE_TEST_SNAPSHOTS";
 
 /// Files of all kinds.
 const MAKE: &str = r#"
@@ -49,8 +44,14 @@ async fn keep(sandbox: &dyn Sandbox) -> Snapshot {
     sandbox.snapshot(&BTreeMap::new()).await.unwrap()
 }
 
-/// Whether the engine has the image of a snapshot.
-async fn has_image(snapshot: SandboxId) -> bool {
+/// Whether the engine has the image of a snapshot, or the provider that is played has any.
+async fn keeps(world: &World, snapshot: SandboxId) -> bool {
+    if world.fake().snapshots() > 0 {
+        return true;
+    }
+    if engine().is_none() {
+        return false;
+    }
     let images = client()
         .await
         .list_images(None::<ListImagesOptions>)
@@ -63,17 +64,19 @@ async fn has_image(snapshot: SandboxId) -> bool {
         .any(|name| name.ends_with(&tag))
 }
 
-fn keeping(world: &World) -> impl Iterator<Item = Arc<dyn Backend>> {
-    world
-        .backends()
-        .into_iter()
+/// The backends that keep snapshots.
+fn keeping(config: &BackendConfig) -> impl Iterator<Item = Arc<dyn Backend>> {
+    registry()
+        .iter()
+        .filter(|entry| entry.name != "docker" || engine().is_some())
+        .map(|entry| (entry.make)(config).unwrap())
         .filter(|backend| backend.keeps_snapshots())
 }
 
 #[tokio::test]
 async fn sandboxes_begin_with_exactly_the_files_that_were_kept_and_share_nothing() {
     let world = World::new();
-    for backend in keeping(&world) {
+    for backend in keeping(&world.remote_config()) {
         let name = backend.name();
         let one = backend.create(spec()).await.unwrap();
         stdout_of(&*one, sh(MAKE)).await;
@@ -118,9 +121,7 @@ async fn sandboxes_begin_with_exactly_the_files_that_were_kept_and_share_nothing
             (vec![], vec![]),
             "{name}"
         );
-        if name == "docker" {
-            assert!(!has_image(snapshot.id()).await);
-        }
+        assert!(!keeps(&world, snapshot.id()).await, "{name}");
         let refused = SandboxSpec {
             snapshot: Some(snapshot),
             ..spec()
@@ -136,7 +137,7 @@ async fn sandboxes_begin_with_exactly_the_files_that_were_kept_and_share_nothing
 #[tokio::test]
 async fn a_snapshot_that_nobody_has_any_more_is_removed_with_the_last_sandbox_of_it() {
     let world = World::new();
-    for backend in keeping(&world) {
+    for backend in keeping(&world.remote_config()) {
         let one = backend.create(spec()).await.unwrap();
         let snapshot = keep(&*one).await;
         let id = snapshot.id();
@@ -154,24 +155,24 @@ async fn a_snapshot_that_nobody_has_any_more_is_removed_with_the_last_sandbox_of
         drop((one, two));
         eventually("the end of the snapshot", || world.names("leases").is_empty()).await;
         assert_eq!(world.names("homes"), Vec::<String>::new());
-        if backend.name() == "docker" {
-            assert!(!has_image(id).await);
-        }
+        assert!(!keeps(&world, id).await, "{}", backend.name());
     }
 }
 
 #[tokio::test]
 async fn programs_that_run_are_not_kept_and_files_in_memory_are_named() {
     let world = World::new();
-    for backend in keeping(&world) {
+    for backend in keeping(&world.remote_config()) {
         let mut spec = spec();
         spec.relay_port = Some(7000);
         let sandbox = backend.create(spec).await.unwrap();
-        stdout_of(
-            &*sandbox,
-            sh("touch /tmp/left /var/tmp/.too; (setsid sleep 1000 >/dev/null 2>&1 & echo $! > pid)"),
-        )
-        .await;
+        let temporary = match backend.name() {
+            // Its folder for these is the machine's disk, and the other is this machine's.
+            "e2b" => "",
+            _ => "touch /tmp/left /var/tmp/.too; ",
+        };
+        let start = "(setsid sleep 1000 >/dev/null 2>&1 & echo $! > pid)";
+        stdout_of(&*sandbox, sh(&format!("{temporary}{start}"))).await;
         let error = sandbox.snapshot(&BTreeMap::new()).await.unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, SandboxError::Unsupported { .. }), "{text}");
@@ -182,6 +183,10 @@ async fn programs_that_run_are_not_kept_and_files_in_memory_are_named() {
         )
         .await;
         let snapshot = keep(&*sandbox).await;
+        if temporary.is_empty() {
+            assert_eq!(snapshot.omits(), [""; 0]);
+            continue;
+        }
         assert_eq!(snapshot.omits(), ["/tmp/left", "/var/tmp/.too"]);
         let other = from(&*backend, &snapshot).await;
         assert_eq!(
@@ -286,73 +291,44 @@ while True:
     println!("copied {copied} times");
 }
 
-/// Keeps the files of a sandbox in a process of its own, says which, and waits to be killed.
+/// What the role below is called.
+const ROLE: &str = "snapshots::a_process_that_keeps_snapshots";
+
+/// Keeps the files of a sandbox, and makes another of them.
 #[test]
 #[ignore = "a role that another test starts in a process of its own"]
 fn a_process_that_keeps_snapshots() {
-    let folder = PathBuf::from(std::env::var_os(ROLE).expect("started by another test"));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let config = World::config_of(&folder);
-        for entry in crate::world::entries() {
-            let backend = (entry.make)(&config).unwrap();
-            if !backend.keeps_snapshots() {
-                continue;
-            }
+    role::play(async |config| {
+        for backend in keeping(&config) {
             let one = backend.create(spec()).await.unwrap();
             let snapshot = keep(&*one).await;
             let two = from(&*backend, &snapshot).await;
-            println!("holds {}", one.id());
-            println!("holds {}", snapshot.id());
-            println!("holds {}", two.id());
+            for id in [one.id(), snapshot.id(), two.id()] {
+                role::holds(id);
+            }
             std::mem::forget((one, snapshot, two));
         }
-        println!("holds all");
-        std::future::pending::<()>().await;
     });
 }
 
 #[tokio::test]
 async fn what_a_killed_process_kept_is_removed_after_the_sandboxes_that_are_made_of_it() {
     let world = World::new();
-    let mut process = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "snapshots::a_process_that_keeps_snapshots",
-            "--ignored",
-            "--nocapture",
-        ])
-        .env(ROLE, world.folder.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut held: Vec<SandboxId> = Vec::new();
-    for line in BufReader::new(process.stdout.take().unwrap()).lines() {
-        match line.unwrap().split_once("holds ") {
-            Some((_, "all")) => break,
-            Some((_, id)) => held.push(id.parse().unwrap()),
-            None => {}
-        }
-    }
-    process.kill().unwrap();
-    process.wait().unwrap();
-    assert_eq!(
-        held.len(),
-        3 * keeping(&world).count(),
-        "the other process failed"
-    );
+    let config = world.remote_config();
+    let mut other = Other::start(ROLE, &world);
+    other.kill();
+    assert_eq!(other.held.len(), 3 * keeping(&config).count());
+    assert_eq!((world.fake().living(), world.fake().snapshots()), (2, 1));
     let reaper = Reaper::new(Arc::clone(&world.config.owner));
-    let mut swept = reaper.sweep_everywhere(&world.config).await.unwrap();
+    let mut swept = reaper.sweep_everywhere(&config).await.unwrap();
     assert!(swept.failed.is_empty(), "{:?}", swept.failed);
     swept.removed.sort();
-    held.sort();
-    assert_eq!(swept.removed, held);
+    other.held.sort();
+    assert_eq!(swept.removed, other.held);
     assert_eq!((world.names("leases"), world.names("homes")), (vec![], vec![]));
-    for id in held {
-        assert_eq!(containers(id).await, []);
-        assert!(engine().is_none() || !has_image(id).await);
+    for id in &other.held {
+        assert_eq!(containers(*id).await, []);
+        assert!(!keeps(&world, *id).await);
     }
+    assert_eq!((world.fake().living(), world.fake().snapshots()), (0, 0));
 }

@@ -94,10 +94,12 @@ impl World {
         self.fake.get_or_init(Fake::start)
     }
 
-    /// With access to the providers that are played here.
+    /// With access to the providers that are played here, and to the engine.
     pub fn remote_config(&self) -> BackendConfig {
+        let mut providers = self.fake().providers();
+        providers.docker = self.config.providers.docker.clone();
         BackendConfig {
-            providers: self.fake().providers(),
+            providers,
             ..self.config.clone()
         }
     }

@@ -58,7 +58,7 @@ fn row<const N: usize>(page: &mut String, cells: [&str; N]) {
 
 fn configuration() -> String {
     let mut page = String::from(CONFIGURATION_HEAD);
-    for table in TABLES {
+    for &table in TABLES {
         let _ = write!(
             page,
             "\n### `[{table}]`\n\n| key | for example | what it sets |\n| --- | --- | --- |\n"

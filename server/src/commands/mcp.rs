@@ -44,6 +44,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
     let config = ServiceConfig {
         backend: sandbox.unwrap_or(DEFAULT_SANDBOX).to_owned(),
         verify_in: context.config.defaults.verify_in,
+        snapshot: context.config.defaults.snapshot,
         // No agent can reach standard input, neither from these nor by the addresses.
         shared: dressage_sandbox::registry()
             .iter()

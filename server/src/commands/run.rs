@@ -9,7 +9,7 @@ mod tasks;
 /// Whether the endpoint is there.
 pub mod check;
 
-pub use arguments::{Arguments, PLACES, named, sandboxes};
+pub use arguments::{Arguments, PLACES, SNAPSHOTS, named, sandboxes};
 pub use tasks::preset;
 
 use crate::endpoints::probes::Probes;
@@ -50,7 +50,9 @@ const DEFAULT_CONCURRENCY: usize = 4;
 pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let mut tasks = tasks::read(arguments)?;
     for task in &mut tasks {
-        task.verify_in = task.verify_in.or(context.config.defaults.verify_in);
+        let defaults = &context.config.defaults;
+        task.verify_in = task.verify_in.or(defaults.verify_in);
+        task.snapshot = task.snapshot.or(defaults.snapshot);
     }
     let choice = Choice {
         name: arguments.endpoint.as_deref(),

@@ -5,6 +5,7 @@ use crate::error::Failure;
 use crate::exit::Exit;
 use crate::terminal::{BAD, FAINT, GOOD, STRONG, Table, duration, one_line, styled};
 use crate::workspace::Context;
+use dressage_rollout::ROLLOUT_LABEL;
 use dressage_sandbox::BackendConfig;
 use dressage_sandbox::lease::{Lease, LeaseKind, Owner, is_alive};
 use dressage_wire::ids::{InstallationId, OwnerId, SandboxId};
@@ -12,9 +13,6 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The label that names a sandbox's rollout.
-pub const ROLLOUT_LABEL: &str = "dressage.rollout";
 
 /// Sandboxes that are ended at the same time.
 const AT_ONCE: usize = 8;

@@ -11,7 +11,7 @@ use crate::terminal::{STRONG, styled};
 use crate::warm::{self, WarmArguments};
 use crate::workspace::Context;
 use dressage_rollout::QueueLimits;
-use dressage_wire::task::{AllowedHost, AllowedHostError, VerifyIn};
+use dressage_wire::task::{AllowedHost, AllowedHostError, SnapshotWhen, VerifyIn};
 use secrecy::SecretString;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -54,6 +54,9 @@ pub struct Arguments {
     /// Where rollouts are verified whose task does not say: the agent's sandbox, or a fresh one.
     #[arg(long, value_name = "WHERE", value_parser = super::run::named(super::run::PLACES), help_heading = "Rollouts")]
     pub verify_in: Option<VerifyIn>,
+    /// Whether what setup made is kept for rollouts that would run the same, where their task does not say.
+    #[arg(long, value_name = "WHEN", value_parser = super::run::named(super::run::SNAPSHOTS), help_heading = "Rollouts")]
+    pub snapshot: Option<SnapshotWhen>,
     /// A backend without isolation from this machine's loopback that requests may choose; repeatable.
     #[arg(long, value_name = "NAME", help_heading = "Access")]
     pub allow_backend: Vec<String>,
@@ -242,6 +245,7 @@ fn service(
     Ok(ServiceConfig {
         backend,
         verify_in: arguments.verify_in.or(defaults.verify_in),
+        snapshot: arguments.snapshot.or(defaults.snapshot),
         shared,
         addresses: TaskAddresses::These(addresses),
         limits: QueueLimits {

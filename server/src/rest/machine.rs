@@ -1,11 +1,12 @@
 use crate::commands::doctor;
-use crate::commands::sandboxes::{ROLLOUT_LABEL, Told};
+use crate::commands::sandboxes::Told;
 use crate::http::{App, Path};
 use crate::service::{Code, ServiceError};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use dressage_rollout::ROLLOUT_LABEL;
 use dressage_sandbox::lease::{Lease, is_alive};
 use dressage_wire::ids::RolloutId;
 use serde_json::{Value, json};

@@ -212,6 +212,7 @@ impl Inner {
     async fn prepare(&self, spec: &RolloutSpec) -> Result<Vec<Prepared>, ServiceError> {
         let mut task = spec.task()?;
         task.verify_in = task.verify_in.or(self.config.verify_in);
+        task.snapshot = task.snapshot.or(self.config.snapshot);
         self.config.addresses.check(&task.network)?;
         let task = Arc::new(task);
         check_agent(&self.context, &task)

@@ -332,3 +332,41 @@ fn a_server_takes_addresses_of_tasks_that_are_not_public_only_where_it_is_told()
     assert_eq!(server.get("/api/v1/queue").status, 401, "an agent could reach it");
     server.stop();
 }
+
+/// How many of two rollouts with the same setup began with what the other's had made.
+fn restored(place: &Place, before: &[&str], options: &[&str]) -> usize {
+    let cache = place.scripted_agent();
+    let run = [
+        "run",
+        "x",
+        "--endpoint",
+        "demo",
+        "--cache-dir",
+        cache.to_str().unwrap(),
+    ];
+    let more = ["--setup", "echo kept > file", "-n", "2", "--json"];
+    let ran = place.run(&[before, &run, &more, options].concat()).expect(0);
+    let rollouts: Vec<serde_json::Value> = ran
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(rollouts.len(), 2);
+    let of_one = |rollout: &serde_json::Value| rollout["stages"].as_array().unwrap().clone();
+    rollouts
+        .iter()
+        .flat_map(of_one)
+        .filter(|stage| stage["restored"] == true)
+        .count()
+}
+
+#[test]
+fn what_setup_made_is_kept_where_an_option_or_else_the_file_says_so() {
+    let place = Place::new();
+    let file = place.write("config.toml", "[defaults]\nsnapshot = \"after_setup\"\n");
+    let file = ["--config", file.to_str().unwrap()];
+    assert_eq!(restored(&place, &[], &[]), 0);
+    assert_eq!(restored(&place, &[], &["--snapshot", "after_setup"]), 1);
+    assert_eq!(restored(&place, &file, &[]), 1);
+    assert_eq!(restored(&place, &file, &["--snapshot", "never"]), 0);
+}

@@ -2,6 +2,8 @@ use crate::fake::{Does, E2B_KEY, Fake, HF_TOKEN};
 use crate::support::{Place, Ran, Running};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn listed(place: &Place, more: &[&str]) -> Vec<Value> {
     let ran = place
@@ -192,6 +194,15 @@ fn a_lease_that_cannot_be_read_hides_no_other_and_a_backend_that_cannot_be_had_i
     assert_eq!(listed(&place, &[]).len(), 1, "the lease stays");
 }
 
+fn with_providers(command: &mut Command, fake: &Fake) {
+    command
+        .env("E2B_API_KEY", E2B_KEY)
+        .env("E2B_API_URL", &fake.url)
+        .env("E2B_SANDBOX_URL", &fake.url)
+        .env("HF_TOKEN", HF_TOKEN)
+        .env("HF_ENDPOINT", &fake.url);
+}
+
 /// A rollout at a provider that is played, with everything logged that can be.
 fn told_in_full(place: &Place, fake: &Fake, backend: &str) -> Ran {
     let cache = place.scripted_agent();
@@ -212,12 +223,8 @@ fn told_in_full(place: &Place, fake: &Fake, backend: &str) -> Ran {
             "--json",
         ])
         .env("DRESSAGE_CACHE_DIR", cache)
-        .env("DRESSAGE_LOG", "trace")
-        .env("E2B_API_KEY", E2B_KEY)
-        .env("E2B_API_URL", &fake.url)
-        .env("E2B_SANDBOX_URL", &fake.url)
-        .env("HF_TOKEN", HF_TOKEN)
-        .env("HF_ENDPOINT", &fake.url);
+        .env("DRESSAGE_LOG", "trace");
+    with_providers(&mut command, fake);
     Ran::of(command.output().unwrap())
 }
 
@@ -242,7 +249,7 @@ fn the_key_of_a_provider_is_in_no_output_and_in_no_file() {
             assert!(!ran.out.contains(key), "{backend}: {}", ran.out);
             let line = ran.err.lines().find(|line| line.contains(key));
             assert_eq!(line, None, "{backend}");
-            let grep = std::process::Command::new("grep")
+            let grep = Command::new("grep")
                 .args(["-rlaF", key])
                 .arg(place.folder.path())
                 .output()
@@ -251,4 +258,54 @@ fn the_key_of_a_provider_is_in_no_output_and_in_no_file() {
             assert_eq!(fake.living(), 0);
         }
     }
+}
+
+#[test]
+fn a_snapshot_at_a_provider_is_listed_and_ended() {
+    let (place, fake) = (Place::new(), Fake::start());
+    let cache = place.scripted_agent();
+    let setup = ["--setup", "echo kept > file", "--snapshot", "after_setup"];
+    let run = [
+        "run",
+        "x",
+        "--sandbox",
+        "e2b",
+        "--endpoint",
+        "demo",
+        "--verify",
+        "sleep 600",
+    ];
+    let mut running = place.command(&[&run[..], &setup].concat());
+    with_providers(&mut running, &fake);
+    let mut running = running
+        .env("DRESSAGE_CACHE_DIR", cache)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    let named = |told: &Value| told["provider_id"].is_string();
+    while fake.snapshots() == 0 || !listed(&place, &[]).iter().all(named) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing was kept");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let told = listed(&place, &["--dead"]);
+    let kinds: Vec<_> = told.iter().map(|told| told["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["sandbox", "snapshot"]);
+    let (id, name) = (
+        told[1]["sandbox"].as_str().unwrap(),
+        told[1]["provider_id"].as_str(),
+    );
+    assert_eq!(
+        name,
+        Some(format!("team/dressage-snapshot-{id}:default").as_str())
+    );
+    let mut kill = place.command(&["sandboxes", "kill", "--all-dead"]);
+    with_providers(&mut kill, &fake);
+    let ran = Ran::of(kill.output().unwrap()).expect(0);
+    assert_eq!(ran.out.matches("is ended").count(), 2, "{}", ran.out);
+    assert_eq!((fake.living(), fake.snapshots()), (0, 0));
+    assert_eq!(listed(&place, &[]).len(), 0);
 }

@@ -31,6 +31,7 @@ fn numbers_that_are_none_are_exit_2_and_named() {
         ("--network", "all"),
         ("--network", "allow:*.org"),
         ("--verify-in", "other"),
+        ("--snapshot", "always"),
         ("--mode", "proxy"),
     ] {
         let ran = place.run(&["run", "x", &format!("{option}={value}")]).expect(2);

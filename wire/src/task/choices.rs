@@ -81,12 +81,6 @@ pub enum SnapshotWhen {
     AfterSetup,
 }
 
-impl SnapshotWhen {
-    pub(super) fn is_never(&self) -> bool {
-        *self == Self::Never
-    }
-}
-
 /// Where verify runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,7 +1,9 @@
 use super::NAME;
-use super::archive::{Archive, ROOT, first_file, fits};
+use super::accounts::{Account, Accounts, USER, names};
+use super::archive::{Archive, ROOT, first_file};
 use super::engine::{Engine, said, status};
 use super::holdings::{Contained, Holdings, container_name};
+use super::home::USUAL_HOME;
 use super::image::Image;
 use super::stream::Output;
 use crate::control::Control;
@@ -13,95 +15,39 @@ use crate::life::Belongings;
 use crate::remote::packed::pack;
 use crate::{BackendConfig, Channel, SandboxError, SandboxSpec};
 use async_trait::async_trait;
-use bollard::models::{
-    ContainerCreateBody, ExecConfig, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType,
-};
+use bollard::models::ExecConfig;
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, DownloadFromContainerOptionsBuilder,
     StartContainerOptions, UploadToContainerOptionsBuilder,
 };
 use bytes::Bytes;
-use dressage_wire::control::{Exists, Start};
+use dressage_wire::control::Exists;
 use dressage_wire::ids::SandboxId;
 use dressage_wire::reward::Separation;
-use dressage_wire::task::NetworkPolicy;
 use futures_util::TryStreamExt;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use tokio_util::io::ReaderStream;
 
 /// Where what Dressage puts into a container is.
-const OURS: &str = "/opt/dressage";
-
-/// The usual home: where the home is elsewhere, a link is made from here.
-const USUAL_HOME: &str = "/home/user";
-
-/// The user and group of programs where none of the image's is asked for: one to whom no image gives files, unlike 1000.
-const USER: u32 = 61_000;
+pub(super) const OURS: &str = "/opt/dressage";
 
 /// Where programs are looked for if the image does not say.
-const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The most that is read of a file of accounts.
 const MAX_ACCOUNTS_BYTES: usize = 1 << 20;
-
-/// Makes directories anew, of which none is another's: `HOME PATH...`, every path below the home. What is in the way is
-/// renamed to `NAME.aside-N`; no link is followed. Nothing else runs meanwhile.
-const FRESH: &str = r#"
-umask 022
-home=$1; shift
-chmod u+rwx "$home" || exit 1
-for path in "$@"; do
-  at=$home; rest=${path#"$home"/}
-  while [ -n "$rest" ]; do
-    at=$at/${rest%%/*}
-    case $rest in */*) rest=${rest#*/} ;; *) rest= ;; esac
-    if [ -L "$at" ] || { [ -e "$at" ] && { [ -z "$rest" ] || [ ! -d "$at" ]; }; }; then
-      number=1
-      while [ -e "$at.aside-$number" ] || [ -L "$at.aside-$number" ]; do number=$((number + 1)); done
-      mv "$at" "$at.aside-$number" || exit 1
-    fi
-    if [ -d "$at" ]; then chmod u+rwx "$at" || [ -w "$at" ] || exit 1; else mkdir "$at" || exit 1; fi
-  done
-done
-"#;
-
-/// What programs of root may do besides, for packages to be installed: no more than with files and users of the container.
-const CAPABILITIES_OF_ROOT: [&str; 7] = [
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-];
-
-/// The files of an image that name its users and groups; unset where they are no plain files.
-pub(super) struct Accounts {
-    passwd: Option<String>,
-    group: Option<String>,
-}
-
-/// Who programs are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Account {
-    name: String,
-    user: u32,
-    group: u32,
-}
 
 /// A container with a sandbox in it.
 pub(super) struct Container {
     pub(super) engine: Engine,
     pub(super) name: String,
-    spec: SandboxSpec,
+    pub(super) spec: SandboxSpec,
     pub(super) image: Arc<Image>,
-    tap_binary: PathBuf,
+    pub(super) tap_binary: PathBuf,
     cache_dir: PathBuf,
     pub(super) owner: Arc<Owner>,
     /// Known once it is made.
@@ -110,7 +56,7 @@ pub(super) struct Container {
 
 /// How what is on this machine comes into a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bring {
+pub(super) enum Bring {
     /// The engine shows it, read-only: it sees the files of this machine.
     Mount,
     /// It is sent.
@@ -174,7 +120,7 @@ impl Container {
         }
     }
 
-    fn assets(&self) -> impl Iterator<Item = (String, PathBuf, String)> {
+    pub(super) fn assets(&self) -> impl Iterator<Item = (String, PathBuf, String)> {
         self.spec.assets.iter().map(|asset| {
             (
                 asset.name.clone(),
@@ -199,7 +145,7 @@ impl Container {
     }
 
     /// Our own program in it.
-    fn program(&self) -> String {
+    pub(super) fn program(&self) -> String {
         format!("{OURS}/dressage-tap")
     }
 
@@ -258,91 +204,6 @@ impl Container {
             self.copy().await?;
         }
         Ok(bring)
-    }
-
-    fn body(&self, holdings: &Holdings, bring: Bring) -> ContainerCreateBody {
-        let memory = i64::try_from(self.spec.size.memory_bytes).unwrap_or(i64::MAX);
-        let scratch =
-            |mode: &str, part: i64| format!("rw,exec,nosuid,nodev,mode={mode},size={}", memory / part);
-        // Files here count as memory: full, they must leave some to the programs, and to init. They are new each time it is
-        // started, unlike what the rest of the container has.
-        let tmpfs = HashMap::from([
-            ("/tmp".to_owned(), scratch("1777", 2)),
-            ("/var/tmp".to_owned(), scratch("1777", 8)),
-            ("/run".to_owned(), scratch("0755", 8)),
-        ]);
-        let shown = [(self.tap_binary.clone(), self.program())]
-            .into_iter()
-            .chain(self.assets().map(|(_, host, inside)| (host, inside)));
-        let mounts = shown
-            .filter(|_| bring == Bring::Mount)
-            .map(|(host, inside)| Mount {
-                target: Some(inside),
-                source: Some(host.to_string_lossy().into_owned()),
-                typ: Some(MountType::BIND),
-                read_only: Some(true),
-                ..Mount::default()
-            });
-        let network = match self.spec.network {
-            NetworkPolicy::None | NetworkPolicy::Allow(_) => "none",
-            NetworkPolicy::Open => "default",
-        };
-        let host_config = HostConfig {
-            memory: Some(memory),
-            // Memory and swap together: no swap.
-            memory_swap: Some(memory),
-            // Not as a number of processors, of which an engine refuses more than the machine has.
-            cpu_period: Some(100_000),
-            cpu_quota: Some((self.spec.size.cpus * 100_000.0) as i64),
-            pids_limit: Some(i64::try_from(self.spec.size.pids).unwrap_or(i64::MAX)),
-            network_mode: Some(network.to_owned()),
-            cap_drop: Some(vec!["ALL".to_owned()]),
-            cap_add: self
-                .is_root_by_name()
-                .then(|| CAPABILITIES_OF_ROOT.map(str::to_owned).to_vec()),
-            security_opt: Some(vec!["no-new-privileges".to_owned()]),
-            tmpfs: Some(tmpfs),
-            mounts: Some(mounts.collect()),
-            // Init answers on its standard output; an engine would keep all of it.
-            log_config: Some(HostConfigLogConfig {
-                typ: Some("none".to_owned()),
-                config: None,
-            }),
-            ..HostConfig::default()
-        };
-        let mut command = vec!["init".to_owned(), "--control-stdio".to_owned()];
-        if !self.spec.lifetime.is_zero() {
-            let lifetime_ms = u64::try_from(self.spec.lifetime.as_millis()).unwrap_or(u64::MAX);
-            command.extend(["--lifetime-ms".to_owned(), lifetime_ms.to_string()]);
-        }
-        ContainerCreateBody {
-            image: Some(self.image.id.clone()),
-            hostname: Some("sandbox".to_owned()),
-            user: Some(self.spec.user.clone().unwrap_or_else(|| format!("{USER}:{USER}"))),
-            entrypoint: Some(vec![self.program()]),
-            cmd: Some(command),
-            working_dir: Some("/".to_owned()),
-            open_stdin: Some(true),
-            // When this process ends, so does the input of init, and with it everything.
-            stdin_once: Some(true),
-            attach_stdin: Some(true),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            tty: Some(false),
-            // One of the image's would run beside the agent.
-            healthcheck: Some(HealthConfig {
-                test: Some(vec!["NONE".to_owned()]),
-                ..HealthConfig::default()
-            }),
-            labels: Some(holdings.labels().into_iter().collect()),
-            host_config: Some(host_config),
-            ..ContainerCreateBody::default()
-        }
-    }
-
-    /// Whether programs are root, as far as the text says that.
-    fn is_root_by_name(&self) -> bool {
-        matches!(self.spec.user.as_deref(), Some("root" | "0"))
     }
 
     /// The home, the user's name, and folders for what is sent.
@@ -584,66 +445,6 @@ impl Container {
         });
         looked.await.map(|_| ())
     }
-
-    /// Each of `fresh` as a path below the home.
-    fn below_home(&self, fresh: &[String]) -> Result<Vec<String>, SandboxError> {
-        let home = Path::new(&self.spec.home);
-        let below = |path: &String| {
-            let below = Path::new(path)
-                .strip_prefix(home)
-                .or_else(|_| Path::new(path).strip_prefix(USUAL_HOME))
-                .ok()?;
-            let plain = below
-                .components()
-                .all(|part| matches!(part, Component::Normal(_)));
-            let there = below.components().next().is_some();
-            (plain && there).then(|| home.join(below).to_string_lossy().into_owned())
-        };
-        fresh
-            .iter()
-            .map(|path| {
-                below(path).ok_or_else(|| SandboxError::Unsupported {
-                    backend: NAME,
-                    what: format!("a fresh directory outside of the home, at `{path}`"),
-                })
-            })
-            .collect()
-    }
-
-    /// Makes directories anew, before anything else runs.
-    async fn make_fresh(&self, control: &Arc<Control>, fresh: Vec<String>) -> Result<(), SandboxError> {
-        let failed = |source| SandboxError::Create {
-            step: "make directories anew".into(),
-            source: Some(source),
-        };
-        let script = [
-            "bash",
-            "--noprofile",
-            "--norc",
-            "-c",
-            FRESH,
-            "dressage",
-            &self.spec.home,
-        ];
-        let start = Start {
-            argv: script
-                .iter()
-                .map(|word| (*word).to_owned())
-                .chain(fresh)
-                .collect(),
-            env: BTreeMap::from([("PATH".to_owned(), SEARCH_PATH.to_owned())]),
-            cwd: "/".to_owned(),
-            timeout_ms: Some(u64::try_from(Duration::from_secs(60).as_millis()).unwrap_or(u64::MAX)),
-        };
-        let said = Arc::new(super::stream::Complaints::default());
-        let mut process = control.start(start, Bytes::new(), said.clone()).await?;
-        let exit = crate::Process::wait(&mut process).await?;
-        if exit.code == 0 {
-            Ok(())
-        } else {
-            Err(failed(io::Error::other(said.text())))
-        }
-    }
 }
 
 #[async_trait]
@@ -676,120 +477,8 @@ impl Ground for Container {
     }
 }
 
-impl Accounts {
-    /// Who a user is, given by name or number; our own if none is given. `None` where a name is nobody's.
-    fn account(&self, user: Option<&str>) -> Option<Account> {
-        let own = USER.to_string();
-        if let Some(found) = self.line_of(user.unwrap_or(&own)) {
-            return Some(found);
-        }
-        let number = user.unwrap_or(&own).parse().ok()?;
-        Some(Account {
-            name: "user".into(),
-            user: number,
-            // As engines have it for a number that is nobody's.
-            group: if user.is_some() { 0 } else { USER },
-        })
-    }
-
-    /// The line of a name or number. Ours is in a group of its own whatever that says.
-    fn line_of(&self, user: &str) -> Option<Account> {
-        let mut lines = self.passwd.as_deref()?.lines();
-        lines.find_map(|line| {
-            let fields: Vec<&str> = line.split(':').collect();
-            let &[name, _, number, group, ..] = fields.as_slice() else {
-                return None;
-            };
-            let account = Account {
-                name: name.to_owned(),
-                user: number.parse().ok()?,
-                group: group.parse().ok()?,
-            };
-            (name == user || number == user).then_some(account)
-        })
-    }
-}
-
 /// Whether an error of the engine names a program.
 fn is_about(error: &SandboxError, program: &str) -> bool {
     let source = std::error::Error::source(error);
     error.to_string().contains(program) || source.is_some_and(|source| source.to_string().contains(program))
-}
-
-/// Whether a file of accounts has a number.
-fn names(file: &str, number: u32) -> bool {
-    let number = number.to_string();
-    file.lines().any(|line| line.split(':').nth(2) == Some(&number))
-}
-
-/// Folders that a home can be neither, nor be in, nor hold.
-const TAKEN: [&str; 14] = [
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/dev", "/sys", "/tmp",
-    "/run", "/var",
-];
-
-/// Whether a sandbox can have its home there.
-pub(super) fn may_be_home(home: &str) -> bool {
-    let plain = home.starts_with('/')
-        && fits(home)
-        && !home.contains(['\0', ':', '\n'])
-        && home
-            .split('/')
-            .skip(1)
-            .all(|part| !part.is_empty() && part != "." && part != "..");
-    plain
-        && !TAKEN
-            .iter()
-            .chain([&OURS])
-            .any(|taken| Path::new(home).starts_with(taken) || Path::new(taken).starts_with(home))
-        && (home == USUAL_HOME
-            || !Path::new(USUAL_HOME).starts_with(home) && !Path::new(home).starts_with(USUAL_HOME))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_is_found_by_name_and_by_number_and_ours_needs_no_line() {
-        let accounts = Accounts {
-            passwd: Some(
-                "root:x:0:0:root:/root:/bin/bash\nnode:x:1001:1002::/home/node:/bin/sh\nbroken".into(),
-            ),
-            group: None,
-        };
-        let of = |user| {
-            accounts
-                .account(user)
-                .map(|found| (found.name, found.user, found.group))
-        };
-        assert_eq!(of(Some("root")), Some(("root".into(), 0, 0)));
-        assert_eq!(of(Some("node")), Some(("node".into(), 1001, 1002)));
-        assert_eq!(of(Some("1001")), Some(("node".into(), 1001, 1002)));
-        assert_eq!(of(Some("77")), Some(("user".into(), 77, 0)));
-        assert_eq!(of(Some("nobody")), None);
-        assert_eq!(of(None), Some(("user".into(), 61_000, 61_000)));
-    }
-
-    #[test]
-    fn a_home_is_neither_the_systems_nor_above_it() {
-        for home in ["/home/user", "/root", "/workspace/agent", "/srv/home"] {
-            assert!(may_be_home(home), "{home}");
-        }
-        for home in [
-            "/",
-            "",
-            "home",
-            "/etc",
-            "/usr/x",
-            "/opt",
-            "/opt/dressage/x",
-            "/tmp/x",
-            "/home",
-            "/home/user/x",
-            "/a/../b",
-        ] {
-            assert!(!may_be_home(home), "{home}");
-        }
-    }
 }

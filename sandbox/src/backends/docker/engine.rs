@@ -6,7 +6,6 @@ use bollard::query_parameters::{
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures_util::StreamExt;
-use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -264,14 +263,6 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
     std::iter::successors(Some(first), |error| error.source())
         .find_map(|error| error.downcast_ref::<io::Error>())
         .map(io::Error::kind)
-}
-
-/// Runs what asks the engine on a thread that has no runtime: there it is not cancelled with one.
-pub(super) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    Ok(runtime.block_on(work))
 }
 
 #[cfg(test)]

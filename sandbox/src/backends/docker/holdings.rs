@@ -1,5 +1,6 @@
-use super::engine::{Engine, block_on};
+use super::engine::Engine;
 use crate::SandboxError;
+use crate::backends::block_on;
 use crate::lease::{HeldLease, Lease, LeaseError, LeaseKind};
 use crate::life::{Belongings, Body, on_a_thread};
 use dressage_wire::ids::SandboxId;

@@ -30,7 +30,7 @@ pub(super) struct Image {
     /// Whether it has folders whose files are kept in volumes, which no image has.
     pub(super) has_volumes: bool,
     /// What was found in it, once.
-    pub(super) accounts: OnceCell<super::container::Accounts>,
+    pub(super) accounts: OnceCell<super::accounts::Accounts>,
     /// Set once a sandbox of it was seen to have what stages need.
     pub(super) fit: OnceCell<()>,
 }

@@ -1,8 +1,9 @@
 use super::engine::said;
 use crate::OutputSink;
+use crate::received::give;
 use bollard::container::LogOutput;
 use bollard::errors::Error;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use dressage_wire::event::OutputStream;
 use futures_util::{Stream, StreamExt};
 use std::io;
@@ -88,10 +89,7 @@ impl AsyncRead for Output {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            if !self.received.is_empty() {
-                let count = self.received.len().min(into.remaining());
-                into.put_slice(self.received.get(..count).unwrap_or_default());
-                self.received.advance(count);
+            if give(&mut self.received, into) {
                 return Poll::Ready(Ok(()));
             }
             match ready!(self.attached.as_mut().poll_next(context)) {

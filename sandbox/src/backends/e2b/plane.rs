@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// The longest answer of it.
 const LIMIT: usize = 8 << 20;
 
-/// Pages of a list that are read: 100 sandboxes each.
+/// Pages of a list that are read: 100 entries each.
 const PAGES: usize = 200;
 
 /// E2B's control plane.
@@ -70,6 +71,14 @@ impl ControlPlane {
         }
     }
 
+    /// The same over connections of which each is used once.
+    pub(super) fn unpooled(&self) -> Self {
+        Self {
+            http: HttpClient::unpooled(),
+            ..self.clone()
+        }
+    }
+
     /// Where the inside of a sandbox is reached; which sandbox is meant, headers say.
     pub(super) fn inside(&self, created: &Created) -> String {
         let domain = created.domain.as_ref().unwrap_or(&self.domain);
@@ -86,6 +95,7 @@ impl ControlPlane {
                 "/v2/sandboxes",
                 Some((&body, Some(key))),
                 Retry::Answered,
+                WITHIN,
             )
             .await
         {
@@ -99,8 +109,14 @@ impl ControlPlane {
                     members.insert("secure".into(), json!(true));
                 }
                 // There is no key by which a repetition would be known: a late answer to 502 or 504 would leave two.
-                self.call(Method::POST, "/sandboxes", Some((&body, None)), Retry::Undone)
-                    .await?
+                self.call(
+                    Method::POST,
+                    "/sandboxes",
+                    Some((&body, None)),
+                    Retry::Undone,
+                    WITHIN,
+                )
+                .await?
             }
             answer => answer?,
         };
@@ -110,7 +126,10 @@ impl ControlPlane {
     /// Ends a sandbox; one that is not there is ended.
     pub(super) async fn kill(&self, sandbox: &str) -> Result<(), HttpError> {
         let path = format!("/sandboxes/{}", percent_encoded(sandbox));
-        match self.call(Method::DELETE, &path, None, Retry::Answered).await {
+        match self
+            .call(Method::DELETE, &path, None, Retry::Answered, WITHIN)
+            .await
+        {
             Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(()),
             answer => answer.map(|_| ()),
         }
@@ -129,19 +148,27 @@ impl ControlPlane {
         if !wanted.is_empty() {
             query.push_str(&format!("&metadata={}", percent_encoded(&wanted.join("&"))));
         }
-        let (mut found, mut next) = (Vec::new(), String::new());
-        for _ in 0..PAGES {
-            let path = format!("/v2/sandboxes?{query}{next}");
-            let answer = self.call(Method::GET, &path, None, Retry::Answered).await?;
-            for listed in parse::<Vec<Listed>>(&answer.body)? {
-                let carried = listed.metadata.unwrap_or_default();
-                if labels
+        let listed = self.pages::<Listed>(&format!("/v2/sandboxes?{query}")).await?;
+        Ok(listed
+            .into_iter()
+            .map(|listed| (listed.sandbox_id, listed.metadata.unwrap_or_default()))
+            .filter(|(_, carried)| {
+                labels
                     .iter()
                     .all(|(name, value)| carried.get(name) == Some(value))
-                {
-                    found.push((listed.sandbox_id, carried));
-                }
-            }
+            })
+            .collect())
+    }
+
+    /// All pages of a list, whose path has a query.
+    pub(super) async fn pages<T: DeserializeOwned>(&self, list: &str) -> Result<Vec<T>, HttpError> {
+        let (mut found, mut next) = (Vec::new(), String::new());
+        for _ in 0..PAGES {
+            let path = format!("{list}{next}");
+            let answer = self
+                .call(Method::GET, &path, None, Retry::Answered, WITHIN)
+                .await?;
+            found.extend(parse::<Vec<T>>(&answer.body)?);
             match answer
                 .headers
                 .get("x-next-token")
@@ -156,12 +183,13 @@ impl ControlPlane {
         Err(HttpError::Malformed("a list without an end".into()))
     }
 
-    async fn call(
+    pub(super) async fn call(
         &self,
         method: Method,
         path: &str,
         body: Option<(&Value, Option<&str>)>,
         retry: Retry,
+        within: Duration,
     ) -> Result<Answer, HttpError> {
         let mut headers = HeaderMap::new();
         secret_header(&mut headers, "x-api-key", self.key.expose_secret())?;
@@ -179,7 +207,7 @@ impl ControlPlane {
             headers,
             body: bytes.into(),
         };
-        self.http.call(&call, retry, WITHIN, LIMIT).await
+        self.http.call(&call, retry, within, LIMIT).await
     }
 }
 

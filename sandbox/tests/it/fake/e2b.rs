@@ -2,22 +2,45 @@ use super::http::{Out, Request};
 use super::machine::{Machine, Program, Said, USER, Who, is_root};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use dressage_wire::relay::SECRET_VARIABLE;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
 use tokio::sync::broadcast;
 
 pub const KEY: &str = "e2b_0123456789";
 
 const TRAFFIC_TOKEN: &str = "for-ports";
 
+/// Before the names of snapshots.
+const TEAM: &str = "team/";
+
 /// E2B, as its SDK 2.63.0 and envd 0.6.13 have it.
 #[derive(Default)]
 pub struct E2b {
     sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
+    /// By their names, with team and tag.
+    snapshots: Mutex<BTreeMap<String, Snapshot>>,
+    /// The secrets that relays were given, in this order.
+    relay_secrets: Arc<Mutex<Vec<String>>>,
+}
+
+struct Snapshot {
+    files: TempDir,
+    /// What ran, where memory was kept as well.
+    runs: Vec<Started>,
+}
+
+/// A program as it was asked for.
+#[derive(Clone)]
+struct Started {
+    argv: Vec<String>,
+    env: BTreeMap<String, String>,
+    who: Who,
 }
 
 struct Sandbox {
@@ -26,12 +49,22 @@ struct Sandbox {
     metadata: Value,
     env: BTreeMap<String, String>,
     machine: Machine,
-    processes: Mutex<BTreeMap<u64, Program>>,
+    processes: Mutex<BTreeMap<u64, (Program, Started)>>,
+    relay_secrets: Arc<Mutex<Vec<String>>>,
     /// Whoever hears of its programs hears no more.
     is_over: AtomicBool,
 }
 
 impl Sandbox {
+    fn start(&self, started: Started) -> io::Result<(u64, broadcast::Receiver<Said>)> {
+        let secret = started.env.get(SECRET_VARIABLE);
+        self.relay_secrets.lock().unwrap().extend(secret.cloned());
+        let (program, hearing) = self.machine.start(&started.argv, &started.env, started.who)?;
+        let pid = u64::from(program.pid);
+        self.processes.lock().unwrap().insert(pid, (program, started));
+        Ok((pid, hearing))
+    }
+
     fn token(&self) -> String {
         format!("token-of-{}", self.id)
     }
@@ -42,6 +75,10 @@ impl Sandbox {
             "envdAccessToken": self.token(), "trafficAccessToken": TRAFFIC_TOKEN, "metadata": self.metadata,
         })
     }
+}
+
+fn told_of_snapshot(name: &str) -> Value {
+    json!({ "snapshotID": name, "names": [name.trim_end_matches(":default")] })
 }
 
 fn refusal(code: &str, message: &str) -> Vec<u8> {
@@ -68,9 +105,22 @@ fn signal_name(signal: i32) -> String {
     }
 }
 
+/// A header that who dials a port shows to the provider's proxy.
+pub fn for_ports() -> String {
+    format!("e2b-traffic-access-token: {TRAFFIC_TOKEN}")
+}
+
 impl E2b {
     pub fn living(&self) -> usize {
         self.sandboxes.lock().unwrap().len()
+    }
+
+    pub fn snapshots(&self) -> usize {
+        self.snapshots.lock().unwrap().len()
+    }
+
+    pub fn relay_secrets(&self) -> Vec<String> {
+        self.relay_secrets.lock().unwrap().clone()
     }
 
     pub fn expire(&self) {
@@ -104,8 +154,42 @@ impl E2b {
         match (request.method.as_str(), path.as_slice()) {
             ("POST", ["v2", "sandboxes"]) => {
                 let body: Value = serde_json::from_slice(&request.body).unwrap();
-                let created = self.create(&body, request.header("idempotency-key").unwrap());
-                out.answer(201, created.to_string().as_bytes()).await
+                match self.create(&body, request.header("idempotency-key").unwrap()) {
+                    Some(created) => out.answer(201, created.to_string().as_bytes()).await,
+                    None => {
+                        out.answer(404, br#"{"code":404,"message":"template not found"}"#)
+                            .await
+                    }
+                }
+            }
+            ("POST", ["sandboxes", id, "snapshots"]) => {
+                let body: Value = serde_json::from_slice(&request.body).unwrap();
+                match self.keep(id, &body) {
+                    Some(kept) => out.answer(201, kept.to_string().as_bytes()).await,
+                    None => {
+                        out.answer(404, br#"{"code":404,"message":"sandbox not found"}"#)
+                            .await
+                    }
+                }
+            }
+            ("GET", ["snapshots"]) => {
+                let wanted = format!("{TEAM}{}", request.query("name").unwrap_or_default());
+                let listed: Vec<Value> = {
+                    let snapshots = self.snapshots.lock().unwrap();
+                    let names = snapshots.keys().filter(|name| name.starts_with(&wanted));
+                    names.map(|name| told_of_snapshot(name)).collect()
+                };
+                out.answer(200, json!(listed).to_string().as_bytes()).await
+            }
+            ("DELETE", ["templates", rest @ ..]) => {
+                let removed = self.snapshots.lock().unwrap().remove(&rest.join("/"));
+                match removed {
+                    Some(_) => out.answer(204, b"").await,
+                    None => {
+                        out.answer(404, br#"{"code":404,"message":"template not found"}"#)
+                            .await
+                    }
+                }
             }
             ("GET", ["v2", "sandboxes"]) => {
                 let wanted = request.query("metadata").unwrap_or_default();
@@ -150,22 +234,54 @@ impl E2b {
         machine
     }
 
-    fn create(&self, body: &Value, key: &str) -> Value {
+    /// Of a sandbox: what `memory` leaves out is not there.
+    fn keep(&self, id: &str, body: &Value) -> Option<Value> {
+        let sandbox = self.sandboxes.lock().unwrap().get(id).cloned()?;
+        let name = format!("{TEAM}{}:default", body["name"].as_str().unwrap());
+        let mut runs = Vec::new();
+        if body["memory"] != false {
+            let processes = sandbox.processes.lock().unwrap();
+            let living = processes.values().filter(|(program, _)| program.lives());
+            runs.extend(living.map(|(_, started)| started.clone()));
+        }
+        let files = sandbox.machine.copy();
+        let told = told_of_snapshot(&name);
+        self.snapshots
+            .lock()
+            .unwrap()
+            .insert(name, Snapshot { files, runs });
+        Some(told)
+    }
+
+    /// `None` where there is no such snapshot.
+    fn create(&self, body: &Value, key: &str) -> Option<Value> {
         let mut sandboxes = self.sandboxes.lock().unwrap();
         if let Some(known) = sandboxes.values().find(|sandbox| sandbox.key == key) {
-            return known.told();
+            return Some(known.told());
         }
+        let snapshots = self.snapshots.lock().unwrap();
+        let (machine, runs) = match body["templateID"].as_str().unwrap() {
+            template if template.starts_with(TEAM) => {
+                let snapshot = snapshots.get(template)?;
+                (Machine::boot_from(&snapshot.files), snapshot.runs.clone())
+            }
+            _ => (Self::boot(), Vec::new()),
+        };
         let sandbox = Arc::new(Sandbox {
             id: format!("i{key}"),
             key: key.to_owned(),
             metadata: body["metadata"].clone(),
             env: serde_json::from_value(body["envVars"].clone()).unwrap(),
-            machine: Self::boot(),
+            machine,
             processes: Mutex::default(),
+            relay_secrets: Arc::clone(&self.relay_secrets),
             is_over: AtomicBool::new(false),
         });
+        for run in runs {
+            sandbox.start(run).unwrap();
+        }
         sandboxes.insert(sandbox.id.clone(), Arc::clone(&sandbox));
-        sandbox.told()
+        Some(sandbox.told())
     }
 }
 
@@ -217,16 +333,14 @@ impl Sandbox {
                 env.extend(
                     serde_json::from_value::<BTreeMap<String, String>>(process["envs"].clone()).unwrap(),
                 );
-                let (program, hearing) = self.machine.start(&argv, &env, who)?;
-                let pid = u64::from(program.pid);
-                self.processes.lock().unwrap().insert(pid, program);
+                let (pid, hearing) = self.start(Started { argv, env, who })?;
                 self.tell(pid, hearing, out).await
             }
             ("POST", "/process.Process/Connect") => {
                 let pid = json(&request.body[5..])["process"]["pid"].as_u64().unwrap();
                 let hearing = {
                     let processes = self.processes.lock().unwrap();
-                    processes.get(&pid).map(|program| program.said.subscribe())
+                    processes.get(&pid).map(|(program, _)| program.said.subscribe())
                 };
                 match hearing {
                     Some(hearing) => self.tell(pid, hearing, out).await,
@@ -240,7 +354,7 @@ impl Sandbox {
                 let pid = json(&request.body)["process"]["pid"].as_u64().unwrap();
                 let known = {
                     let processes = self.processes.lock().unwrap();
-                    processes.get(&pid).map(Program::kill).is_some()
+                    processes.get(&pid).map(|(program, _)| program.kill()).is_some()
                 };
                 match known {
                     true => out.answer(200, b"{}").await,

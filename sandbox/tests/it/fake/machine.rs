@@ -4,13 +4,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{broadcast, mpsc};
 
 /// Namespaces of this machine: processes, mounts and a network of its own, with `/home`, `/tmp` and accounts of its own.
 pub struct Machine {
-    folder: tempfile::TempDir,
+    folder: TempDir,
     holder: Mutex<Option<Child>>,
     pid: u32,
 }
@@ -56,7 +57,7 @@ os._exit(0)
 
 impl Machine {
     pub fn boot() -> Self {
-        let folder = tempfile::Builder::new().prefix("machine-").tempdir().unwrap();
+        let folder = empty_folder();
         for name in ["home", "tmp"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
@@ -73,6 +74,20 @@ impl Machine {
             let lines: String = others.chain([line]).map(|line| format!("{line}\n")).collect();
             std::fs::write(folder.path().join(name), lines).unwrap();
         }
+        Self::over(folder)
+    }
+
+    /// With the files that another had when they were copied.
+    pub fn boot_from(copy: &TempDir) -> Self {
+        Self::over(copied(copy.path()))
+    }
+
+    /// Copies its files.
+    pub fn copy(&self) -> TempDir {
+        copied(self.folder.path())
+    }
+
+    fn over(folder: TempDir) -> Self {
         let script = "exec 3>&1; exec bwrap --dev-bind / / --proc /proc --bind \"$1/home\" /home --bind \"$1/tmp\" /tmp \
                       --bind \"$1/passwd\" /etc/passwd --bind \"$1/group\" /etc/group \
                       --unshare-net --unshare-pid --unshare-ipc --die-with-parent --info-fd 3 -- sh -c 'echo ready; exec sleep infinity'";
@@ -237,7 +252,25 @@ impl Drop for Machine {
     }
 }
 
+fn empty_folder() -> TempDir {
+    tempfile::Builder::new().prefix("machine-").tempdir().unwrap()
+}
+
+fn copied(from: &Path) -> TempDir {
+    let to = empty_folder();
+    let mut all = from.as_os_str().to_owned();
+    all.push("/.");
+    let copied = Command::new("cp").arg("-a").arg(all).arg(to.path()).status();
+    assert!(copied.unwrap().success());
+    to
+}
+
 impl Program {
+    /// Whether it runs.
+    pub fn lives(&self) -> bool {
+        Path::new(&format!("/proc/{}", self.pid)).exists()
+    }
+
     /// Ends the program itself: the one that entered the machine waits for it outside.
     pub fn kill(&self) {
         let outer = self.pid;

@@ -5,7 +5,7 @@ use crate::warm::WarmArguments;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dressage_rollout::agents::Agents;
 use dressage_sandbox::registry;
-use dressage_wire::task::{CaptureMode, Mode, NetworkPolicy, Placement, VerifyIn};
+use dressage_wire::task::{CaptureMode, Mode, NetworkPolicy, Placement, SnapshotWhen, VerifyIn};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -35,6 +35,9 @@ pub struct Arguments {
     /// Where verify runs: the agent's sandbox, or a fresh one that only the outputs are copied to.
     #[arg(long, value_name = "WHERE", value_parser = named(PLACES), help_heading = "Task")]
     pub verify_in: Option<VerifyIn>,
+    /// Whether what setup made is kept for rollouts that would run the same setup.
+    #[arg(long, value_name = "WHEN", value_parser = named(SNAPSHOTS), help_heading = "Task")]
+    pub snapshot: Option<SnapshotWhen>,
     /// An environment variable of setup, agent and verify; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair, help_heading = "Task")]
     pub env: Vec<(String, String)>,
@@ -206,6 +209,11 @@ const CAPTURES: &[(&str, CaptureMode)] = &[
 ];
 /// What `--verify-in` takes.
 pub const PLACES: &[(&str, VerifyIn)] = &[("same", VerifyIn::Same), ("fresh", VerifyIn::Fresh)];
+/// What `--snapshot` takes.
+pub const SNAPSHOTS: &[(&str, SnapshotWhen)] = &[
+    ("never", SnapshotWhen::Never),
+    ("after_setup", SnapshotWhen::AfterSetup),
+];
 
 fn agents() -> String {
     let agents = Agents::builtin();

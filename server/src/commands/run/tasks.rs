@@ -152,6 +152,7 @@ fn put_over(arguments: &Arguments, task: &mut Task) {
         task.dockerfile = None;
     }
     task.verify_in = arguments.verify_in.or(task.verify_in);
+    task.snapshot = arguments.snapshot.or(task.snapshot);
     if let Some(network) = &arguments.network {
         task.network.clone_from(network);
     }

@@ -122,8 +122,10 @@ impl Watch {
                 .filter(|text| named(text))
                 .map(|name| format!("container {name}")),
         );
-        if fake.living() > 0 {
-            left.push(format!("{} sandboxes at providers", fake.living()));
+        for (what, count) in [("sandboxes", fake.living()), ("snapshots", fake.snapshots())] {
+            if count > 0 {
+                left.push(format!("{count} {what} at providers"));
+            }
         }
         left
     }
@@ -224,6 +226,7 @@ fn nothing_is_left(backend: &str, more: Value, fake: &Fake) {
     let spec = json!({
         "task": task, "n": LIVE, "base_url": model.base_url(), "model": "scripted", "api_key": "k-k-k-k-k",
     });
+    let snapshots = u64::from(more.get("snapshot").is_some());
     for kill in 1..=kills() {
         let ids = server.submit(&spec);
         server.eventually("calls of all rollouts", || {
@@ -236,7 +239,7 @@ fn nothing_is_left(backend: &str, more: Value, fake: &Fake) {
             marked >= 8,
             "{backend}: {marked} programs with the mark are no {LIVE} agents"
         );
-        assert_eq!(watch.sandboxes.len() as u64, kill * LIVE);
+        assert_eq!(watch.sandboxes.len() as u64, kill * (LIVE + snapshots));
         server.end(Signal::SIGKILL);
         server.start_again();
         let deadline = Instant::now() + SWEPT;
@@ -286,6 +289,12 @@ fn a_kill_9_leaves_nothing_of_docker() {
 #[test]
 fn a_kill_9_leaves_nothing_of_e2b() {
     nothing_is_left("e2b", json!({}), &Fake::start());
+}
+
+#[test]
+fn a_kill_9_leaves_nothing_of_e2b_where_files_are_kept() {
+    let kept = json!({ "setup": ["echo kept > file"], "snapshot": "after_setup" });
+    nothing_is_left("e2b", kept, &Fake::start());
 }
 
 #[test]

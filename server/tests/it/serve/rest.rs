@@ -811,3 +811,22 @@ fn answers_are_of_the_types_that_the_document_names() {
         );
     }
 }
+
+#[test]
+fn what_setup_made_is_kept_where_the_task_or_else_the_server_says_so() {
+    let server = Setup::new()
+        .scripted_agent()
+        .arguments(&["--snapshot", "after_setup"])
+        .start();
+    let restored = |task: Value| -> usize {
+        let spec = json!({"task": task, "endpoint": "demo", "n": 2});
+        let ended = server.submit(&spec).into_iter().map(|id| server.ended(&id));
+        ended
+            .flat_map(|rollout| rollout["outcome"]["stages"].as_array().unwrap().clone())
+            .filter(|stage| stage["restored"] == true)
+            .count()
+    };
+    let task = json!({"instruction": "x", "setup": ["echo kept > file"]});
+    assert_eq!(restored(task.clone()), 1);
+    assert_eq!(restored(with(task, json!({"snapshot": "never"}))), 0);
+}

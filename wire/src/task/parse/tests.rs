@@ -71,7 +71,7 @@ fn a_task_with_everything_is_read_the_same_from_toml_and_json() {
     assert_eq!(task.verify_when, VerifyWhen::Always);
     assert_eq!(task.verify_in, Some(VerifyIn::Fresh));
     assert_eq!(task.outputs, [".", "/home/user/results"]);
-    assert_eq!(task.snapshot, SnapshotWhen::AfterSetup);
+    assert_eq!(task.snapshot, Some(SnapshotWhen::AfterSetup));
     assert_eq!(task.files["b.bin"].bytes().unwrap(), [0xff, 0, 0xfe].as_slice());
     assert_eq!(task.files["a.txt"], FileContent::Text("text".into()));
     assert_eq!(task.reward, RewardRange { min: -1.0, max: 1.0 });
