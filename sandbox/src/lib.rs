@@ -15,6 +15,9 @@ mod config;
 /// The backends, and the table of them.
 mod backends;
 
+/// Images with what sandboxes need in them.
+pub mod bake;
+
 /// Sandboxes that are ready before they are asked for.
 mod pool;
 

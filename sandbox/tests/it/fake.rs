@@ -13,6 +13,10 @@ mod machine;
 #[path = "fake/e2b.rs"]
 mod e2b;
 
+/// Templates that are built at E2B.
+#[path = "fake/templates.rs"]
+mod templates;
+
 /// Hugging Face's Jobs, their proxy, and the program in them.
 #[path = "fake/huggingface.rs"]
 mod huggingface;
@@ -22,6 +26,9 @@ pub use huggingface::TOKEN as HF_TOKEN;
 
 use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
 use http::{Out, Request};
+use machine::Image;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 
@@ -52,8 +59,12 @@ pub struct Fake {
 #[derive(Default)]
 struct State {
     e2b: e2b::E2b,
+    templates: templates::Templates,
     huggingface: huggingface::HuggingFace,
     faults: Mutex<Vec<Fault>>,
+    /// What sandboxes are made of where that is not just this machine, by name.
+    images: Mutex<BTreeMap<String, Image>>,
+    asked: Mutex<Vec<String>>,
 }
 
 impl Fake {
@@ -109,6 +120,33 @@ impl Fake {
             .push(Fault { names, times, does });
     }
 
+    /// How often something was asked for that has all of these in it: method, path, and the path of a file that is read or written.
+    pub fn asked(&self, names: &[&str]) -> usize {
+        let asked = self.state.asked.lock().unwrap();
+        asked
+            .iter()
+            .filter(|line| names.iter().all(|name| line.contains(name)))
+            .count()
+    }
+
+    /// An image as it comes of a folder that `dressage template context` has written.
+    pub fn build_image(&self, name: &str, folder: &Path) {
+        let mut image = Image::default();
+        for entry in std::fs::read_dir(folder.join("dressage")).unwrap() {
+            let archive = std::fs::read(entry.unwrap().path()).unwrap();
+            image.layers.push((String::new(), "/opt/dressage".into(), archive.into()));
+        }
+        self.state.images.lock().unwrap().insert(name.to_owned(), image);
+    }
+
+    /// An image like another, after a script that root runs in it.
+    pub fn derive_image(&self, name: &str, from: &str, script: &str) {
+        let mut images = self.state.images.lock().unwrap();
+        let mut image = images[from].clone();
+        image.scripts.push(script.to_owned());
+        images.insert(name.to_owned(), image);
+    }
+
     /// Sandboxes that live, of both.
     pub fn living(&self) -> usize {
         self.state.e2b.living() + self.state.huggingface.living()
@@ -125,6 +163,8 @@ impl State {
     async fn serve(&self, connection: tokio::net::TcpStream, url: &str) -> std::io::Result<()> {
         let (request, mut out) = Request::read(connection).await?;
         let line = format!("{} {}", request.method, request.path);
+        let file = request.query("path").unwrap_or_default();
+        self.asked.lock().unwrap().push(format!("{line} {file}"));
         let fault = {
             let mut faults = self.faults.lock().unwrap();
             let found = faults
@@ -146,9 +186,11 @@ impl State {
 
     async fn route(&self, request: Request, out: Out, url: &str) -> std::io::Result<()> {
         if request.path.starts_with("/api/") || request.path.starts_with("/__jobs__/") {
-            self.huggingface.serve(request, out, url).await
+            self.huggingface.serve(request, out, url, &self.images).await
+        } else if templates::is_for(&request) {
+            self.templates.serve(request, out, url, &self.images).await
         } else {
-            self.e2b.serve(request, out).await
+            self.e2b.serve(request, out, &self.images).await
         }
     }
 }

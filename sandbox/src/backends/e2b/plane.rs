@@ -156,7 +156,7 @@ impl ControlPlane {
         Err(HttpError::Malformed("a list without an end".into()))
     }
 
-    async fn call(
+    pub(super) async fn call(
         &self,
         method: Method,
         path: &str,

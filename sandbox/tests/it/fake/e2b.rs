@@ -1,5 +1,5 @@
 use super::http::{Out, Request};
-use super::machine::{Machine, Program, Said, USER, Who, is_root};
+use super::machine::{Image, Images, Machine, Program, Said, USER, Who, is_root};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ impl E2b {
         }
     }
 
-    pub async fn serve(&self, request: Request, mut out: Out) -> io::Result<()> {
+    pub async fn serve(&self, request: Request, mut out: Out, images: &Images) -> io::Result<()> {
         if let Some(id) = request.header("e2b-sandbox-id") {
             let found = self.sandboxes.lock().unwrap().get(id).cloned();
             let Some(sandbox) = found else {
@@ -104,7 +104,7 @@ impl E2b {
         match (request.method.as_str(), path.as_slice()) {
             ("POST", ["v2", "sandboxes"]) => {
                 let body: Value = serde_json::from_slice(&request.body).unwrap();
-                let created = self.create(&body, request.header("idempotency-key").unwrap());
+                let created = self.create(&body, request.header("idempotency-key").unwrap(), images);
                 out.answer(201, created.to_string().as_bytes()).await
             }
             ("GET", ["v2", "sandboxes"]) => {
@@ -142,15 +142,15 @@ impl E2b {
     }
 
     /// With a user of its own, who may become root, as in the provider's templates.
-    fn boot() -> Machine {
-        let machine = Machine::boot();
+    fn boot(image: Option<&Image>) -> Machine {
+        let machine = Machine::boot(image);
         let home = machine.outside("/home/user").unwrap();
         std::fs::create_dir(&home).unwrap();
         give(&home);
         machine
     }
 
-    fn create(&self, body: &Value, key: &str) -> Value {
+    fn create(&self, body: &Value, key: &str, images: &Images) -> Value {
         let mut sandboxes = self.sandboxes.lock().unwrap();
         if let Some(known) = sandboxes.values().find(|sandbox| sandbox.key == key) {
             return known.told();
@@ -160,7 +160,7 @@ impl E2b {
             key: key.to_owned(),
             metadata: body["metadata"].clone(),
             env: serde_json::from_value(body["envVars"].clone()).unwrap(),
-            machine: Self::boot(),
+            machine: Self::boot(images.lock().unwrap().get(body["templateID"].as_str().unwrap())),
             processes: Mutex::default(),
             is_over: AtomicBool::new(false),
         });

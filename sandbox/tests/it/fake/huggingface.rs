@@ -1,6 +1,6 @@
 use super::e2b::{read, write};
 use super::http::{Out, Request};
-use super::machine::{Machine, Program, Said, Who};
+use super::machine::{Images, Machine, Program, Said, Who};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
@@ -49,7 +49,7 @@ impl HuggingFace {
         }
     }
 
-    pub async fn serve(&self, request: Request, mut out: Out, url: &str) -> io::Result<()> {
+    pub async fn serve(&self, request: Request, mut out: Out, url: &str, images: &Images) -> io::Result<()> {
         let path: Vec<String> = request.path.split('/').skip(1).map(str::to_owned).collect();
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         if let ["__jobs__", host, rest @ ..] = path.as_slice() {
@@ -67,7 +67,7 @@ impl HuggingFace {
             ("GET", ["api", "whoami-v2"]) => Some(json!({ "type": "user", "name": "me" })),
             ("POST", ["api", "jobs", "me"]) => {
                 let body: Value = serde_json::from_slice(&request.body).unwrap();
-                Some(self.create(&body).told(url))
+                Some(self.create(&body, images).told(url))
             }
             ("GET", ["api", "jobs", "me"]) => {
                 let wanted: Vec<(&str, &str)> = request
@@ -98,7 +98,7 @@ impl HuggingFace {
         self.jobs.lock().unwrap().get(id).cloned()
     }
 
-    fn create(&self, body: &Value) -> Arc<Job> {
+    fn create(&self, body: &Value, images: &Images) -> Arc<Job> {
         let mut jobs = self.jobs.lock().unwrap();
         let id = format!("{:024x}", jobs.len() + 1);
         let job = Arc::new(Job {
@@ -106,7 +106,9 @@ impl HuggingFace {
             labels: body["labels"].clone(),
             token: body["secrets"]["SBX_TOKEN"].as_str().unwrap().to_owned(),
             stage: Mutex::new("RUNNING"),
-            machine: Machine::boot(),
+            machine: Machine::boot(
+                body["dockerImage"].as_str().and_then(|name| images.lock().unwrap().get(name).cloned()).as_ref(),
+            ),
             processes: Mutex::default(),
         });
         jobs.insert(id, Arc::clone(&job));
