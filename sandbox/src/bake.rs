@@ -206,10 +206,7 @@ mod tests {
 
     #[test]
     fn a_line_of_a_log_moves_no_cursor() {
-        assert_eq!(
-            plain("\u{1b}[32mStep\u{1b}[0m 1\t\u{7}of 2 \r"),
-            "Step 1 of 2"
-        );
+        assert_eq!(plain("\u{1b}[32mStep\u{1b}[0m 1\t\u{7}of 2 \r"), "Step 1 of 2");
         assert_eq!(plain(&"x".repeat(9000)).len(), 2000);
     }
 

@@ -230,10 +230,7 @@ mod tests {
         std::fs::write(tree.join("bin/program"), "changed").unwrap();
         assert_ne!(pack(&cache, &tree).unwrap().mark, first.mark);
         let file = pack(&cache, &tree.join("bin/program")).unwrap();
-        assert_eq!(
-            file.below("/opt"),
-            format!("/opt/{}/program", file.mark)
-        );
+        assert_eq!(file.below("/opt"), format!("/opt/{}/program", file.mark));
         assert!(listed(&file.archive).ends_with(&format!("0/0 {}/program\n", file.mark)));
     }
 
@@ -257,7 +254,9 @@ mod tests {
         let file = std::fs::File::open(folder.path().join("two/bin/program")).unwrap();
         file.set_modified(old).unwrap();
         assert_eq!(
-            pack(&folder.path().join("third"), &folder.path().join("two")).unwrap().mark,
+            pack(&folder.path().join("third"), &folder.path().join("two"))
+                .unwrap()
+                .mark,
             one
         );
         let others = [

@@ -23,6 +23,7 @@ mod huggingface;
 
 pub use e2b::KEY as E2B_KEY;
 pub use huggingface::TOKEN as HF_TOKEN;
+pub use templates::{ENDLESS, FAILING};
 
 use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
 use http::{Out, Request};
@@ -134,7 +135,9 @@ impl Fake {
         let mut image = Image::default();
         for entry in std::fs::read_dir(folder.join("dressage")).unwrap() {
             let archive = std::fs::read(entry.unwrap().path()).unwrap();
-            image.layers.push((String::new(), "/opt/dressage".into(), archive.into()));
+            image
+                .layers
+                .push((String::new(), "/opt/dressage".into(), archive.into()));
         }
         self.state.images.lock().unwrap().insert(name.to_owned(), image);
     }

@@ -179,8 +179,8 @@ async fn build(context: &Context, backend: &str, recipe: &Recipe, json: bool) ->
             BakeEvent::Line(line) => terminal.note(styled(FAINT, one_line(line, LINE))),
         }
     };
-    let mut signals = interrupt::Signals::new()
-        .map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
+    let mut signals =
+        interrupt::Signals::new().map_err(|error| Failure::from_error(Exit::MachineLacks, &error))?;
     let built = tokio::select! {
         biased;
         () = signals.next() => {

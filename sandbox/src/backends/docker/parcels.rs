@@ -25,8 +25,13 @@ impl Container {
     pub(super) async fn pack(&self) -> Result<&Parcels, SandboxError> {
         let packing = || async {
             let (cache, tap) = (self.cache_dir.clone(), self.tap_binary.clone());
-            let assets: Vec<_> = self.spec.assets.iter().map(|asset| asset.host_path.clone()).collect();
-            let packing = move || {
+            let assets: Vec<_> = self
+                .spec
+                .assets
+                .iter()
+                .map(|asset| asset.host_path.clone())
+                .collect();
+            let packing = move || -> io::Result<Parcels> {
                 let assets = assets.iter().map(|asset| pack(&cache, asset));
                 Ok(Parcels {
                     tap: pack(&cache, &tap)?,
@@ -91,7 +96,13 @@ impl Container {
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             user: Some("0:0".to_owned()),
-            cmd: Some(script.iter().chain(marks).map(|word| (*word).to_owned()).collect()),
+            cmd: Some(
+                script
+                    .iter()
+                    .chain(marks)
+                    .map(|word| (*word).to_owned())
+                    .collect(),
+            ),
             ..ExecConfig::default()
         };
         let created = client.create_exec(&self.name, exec).await.map_err(refused)?;

@@ -3,7 +3,9 @@ use super::archive::{Archive, padding};
 use super::build::{Failed, build_of};
 use super::engine::Engine;
 use super::image::{is_reference, platform};
-use crate::bake::{BakeError, BakeEvent, Baked, Baker, Hearing, Layer, Recipe, archive_name, dockerfile, layers};
+use crate::bake::{
+    BakeError, BakeEvent, Baked, Baker, Hearing, Layer, Recipe, archive_name, dockerfile, layers,
+};
 use crate::{BackendConfig, SandboxError};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -67,7 +69,14 @@ impl Baker for Builder {
             }
             heard(BakeEvent::Line(line));
         };
-        let built = build_of(&self.engine, &image, context(&dockerfile, &layers), &platform(), hearing).await;
+        let built = build_of(
+            &self.engine,
+            &image,
+            context(&dockerfile, &layers),
+            &platform(),
+            hearing,
+        )
+        .await;
         match built {
             Ok(()) => Ok(Baked {
                 image,

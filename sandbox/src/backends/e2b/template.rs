@@ -104,18 +104,25 @@ impl Baker for Templates {
         let answer = self
             .ask("request a template", Method::POST, "/v3/templates", Some(&body))
             .await?;
-        let requested: Requested =
-            parse(&answer).map_err(|error| failed("request a template", error))?;
+        let requested: Requested = parse(&answer).map_err(|error| failed("request a template", error))?;
         let template = percent_encoded(&requested.template);
         let mut sent_bytes = 0;
         for layer in &layers {
             sent_bytes += self.send(&template, layer, heard).await?;
         }
         let from = recipe.from.as_deref().unwrap_or(BASE);
-        let build = format!("/templates/{template}/builds/{}", percent_encoded(&requested.build));
+        let build = format!(
+            "/templates/{template}/builds/{}",
+            percent_encoded(&requested.build)
+        );
         let body = json!({ "fromImage": from, "force": false, "steps": steps(&layers) });
-        self.ask("start the build", Method::POST, &format!("/v2{build}"), Some(&body))
-            .await?;
+        self.ask(
+            "start the build",
+            Method::POST,
+            &format!("/v2{build}"),
+            Some(&body),
+        )
+        .await?;
         let called = format!("build {} of template {}", requested.build, requested.template);
         heard(BakeEvent::Building {
             unattended: &format!("{called} goes on at E2B"),
@@ -207,9 +214,7 @@ impl Templates {
         loop {
             let path = format!("{build}/status?logsOffset={offset}&limit={LINES}");
             let answer = self.plane.call(Method::GET, &path, None, Retry::Repeatable).await;
-            let status: Status = answer
-                .and_then(|answer| parse(&answer.body))
-                .map_err(unwatched)?;
+            let status: Status = answer.and_then(|answer| parse(&answer.body)).map_err(unwatched)?;
             let entries = status.log_entries.unwrap_or_default();
             for entry in &entries {
                 heard(BakeEvent::Line(&plain(&entry.message)));

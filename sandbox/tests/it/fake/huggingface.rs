@@ -107,7 +107,10 @@ impl HuggingFace {
             token: body["secrets"]["SBX_TOKEN"].as_str().unwrap().to_owned(),
             stage: Mutex::new("RUNNING"),
             machine: Machine::boot(
-                body["dockerImage"].as_str().and_then(|name| images.lock().unwrap().get(name).cloned()).as_ref(),
+                body["dockerImage"]
+                    .as_str()
+                    .and_then(|name| images.lock().unwrap().get(name).cloned())
+                    .as_ref(),
             ),
             processes: Mutex::default(),
         });

@@ -14,6 +14,9 @@ const HEADER: (&str, &str) = ("x-ms-blob-type", "BlockBlob");
 /// The base image whose second step fails.
 pub const FAILING: &str = "an-image-that-fails";
 
+/// The base image of a build without an end.
+pub const ENDLESS: &str = "an-image-without-an-end";
+
 /// Lines of a log that are told at once.
 const LINES: usize = 2;
 
@@ -31,6 +34,7 @@ struct Build {
     /// How often it was looked at.
     looks: usize,
     fails: bool,
+    is_endless: bool,
 }
 
 /// Whether it is asked of templates.
@@ -48,9 +52,14 @@ impl Templates {
             // Storage takes no body in chunks, and is no place for the key.
             let plain = request.header("content-length").is_some() && request.header("x-api-key").is_none();
             if !signed || !plain || request.header(HEADER.0) != Some(HEADER.1) {
-                return out.answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>").await;
+                return out
+                    .answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+                    .await;
             }
-            self.files.lock().unwrap().insert((*hash).to_owned(), request.body.clone());
+            self.files
+                .lock()
+                .unwrap()
+                .insert((*hash).to_owned(), request.body.clone());
             return out.answer(200, b"").await;
         }
         if request.header("x-api-key") != Some(KEY) {
@@ -111,9 +120,16 @@ impl Templates {
         build.lines.push(format!("[base] FROM {from}"));
         let mut image = Image::default();
         for (index, step) in body["steps"].as_array().unwrap().iter().enumerate() {
-            let args: Vec<&str> = step["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+            let args: Vec<&str> = step["args"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|arg| arg.as_str().unwrap())
+                .collect();
             let kind = step["type"].as_str().unwrap();
-            build.lines.push(format!("\u{1b}[1m[builder {}]\u{1b}[0m {kind}", index + 1));
+            build
+                .lines
+                .push(format!("\u{1b}[1m[builder {}]\u{1b}[0m {kind}", index + 1));
             match (kind, args.as_slice()) {
                 ("COPY", [source, destination, "root", ""]) => {
                     let archive = self.files.lock().unwrap()[step["filesHash"].as_str().unwrap()].clone();
@@ -126,6 +142,7 @@ impl Templates {
             }
         }
         build.fails = from == FAILING;
+        build.is_endless = from == ENDLESS;
         if !build.fails {
             // An ordinary user of this machine can give nothing to root.
             if !super::machine::is_root() {
@@ -148,6 +165,7 @@ impl Templates {
             .collect();
         // It is over before all of its log was told.
         let status = match (told.looks, told.fails) {
+            _ if told.is_endless => "building",
             (1, _) => "building",
             (_, true) => "error",
             (_, false) => "ready",
