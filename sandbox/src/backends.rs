@@ -94,8 +94,11 @@ pub struct BackendEntry {
     /// Finds out what it can do on this machine. Slow (starts programs) and blocking.
     pub probe: fn(&BackendConfig) -> Report,
     /// Makes what builds images for it, where there is such a thing; fails as `make` does.
-    pub baker: Option<fn(&BackendConfig) -> Result<Arc<dyn Baker>, SandboxError>>,
+    pub baker: Option<MakeBaker>,
 }
+
+/// Makes what builds images.
+pub type MakeBaker = fn(&BackendConfig) -> Result<Arc<dyn Baker>, SandboxError>;
 
 /// What a backend can do on this machine, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

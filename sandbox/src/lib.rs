@@ -72,7 +72,7 @@ mod fresh;
 /// Removes trees that agents made, whatever they look like.
 mod removal;
 
-pub use backends::{BackendEntry, Fact, Report, by_name, registry};
+pub use backends::{BackendEntry, Fact, MakeBaker, Report, by_name, registry};
 pub use config::{AgentUser, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 pub use contract::*;
 pub use pool::{Booted, PoolConfig, PoolCounts, Pools};

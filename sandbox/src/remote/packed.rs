@@ -223,7 +223,7 @@ mod tests {
             listed(&first.archive),
             format!(
                 "drwxr-xr-x 0/0 {mark}/\ndrwxr-xr-x 0/0 {mark}/bin/\n-rw-r--r-- 0/0 {mark}/bin/program\n\
-                 lrwxrwxrwx 0/0 {mark}/link -> ./bin/program\n"
+                 lrwxr-xr-x 0/0 {mark}/link -> ./bin/program\n"
             )
         );
         assert_eq!(first.below("/opt"), format!("/opt/{mark}"));

@@ -23,7 +23,6 @@ mod huggingface;
 
 pub use e2b::KEY as E2B_KEY;
 pub use huggingface::TOKEN as HF_TOKEN;
-pub use templates::{ENDLESS, FAILING};
 
 use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
 use http::{Out, Request};
@@ -32,6 +31,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
+
+/// The base image whose second step fails.
+pub const FAILING: &str = "an-image-that-fails";
+
+/// The base image of a build without an end.
+#[allow(dead_code, reason = "tests of servers ask it")]
+pub const ENDLESS: &str = "an-image-without-an-end";
 
 /// What happens to a request whose first line has this in it, instead of what it asks for or after it.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 use super::e2b::KEY;
 use super::http::{Out, Request};
 use super::machine::{Image, Images};
+use super::{ENDLESS, FAILING};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -10,12 +11,6 @@ use std::sync::Mutex;
 /// What the address of an upload is signed with, and the header that is wanted with it.
 const SIGNATURE: &str = "signed-for-an-hour";
 const HEADER: (&str, &str) = ("x-ms-blob-type", "BlockBlob");
-
-/// The base image whose second step fails.
-pub const FAILING: &str = "an-image-that-fails";
-
-/// The base image of a build without an end.
-pub const ENDLESS: &str = "an-image-without-an-end";
 
 /// Lines of a log that are told at once.
 const LINES: usize = 2;
