@@ -1,3 +1,6 @@
+//! The traps of E2B's protocol, by their numbers. Elsewhere, over every provider: 2 (a kill reaches the whole tree), 4 (what was missed) and 14
+//! in remote.rs, 3 (what is left holds nothing up) in programs.rs. Not met here: 8 (of servers), 13 and 19 (nothing is paused).
+
 use crate::provider::{CREATED, ENDED, Line, STARTED, Scripted, backend, leases, line, stream};
 use crate::world::{Output, World, bytes, sh, spec, try_run};
 use dressage_sandbox::{Sandbox, SandboxError};
