@@ -27,7 +27,6 @@ pub use huggingface::TOKEN as HF_TOKEN;
 use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
 use http::{Out, Request};
 use machine::Image;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
@@ -69,8 +68,6 @@ struct State {
     templates: templates::Templates,
     huggingface: huggingface::HuggingFace,
     faults: Mutex<Vec<Fault>>,
-    /// What sandboxes are made of where that is not just this machine, by name.
-    images: Mutex<BTreeMap<String, Image>>,
     asked: Mutex<Vec<String>>,
 }
 
@@ -136,7 +133,7 @@ impl Fake {
             .count()
     }
 
-    /// An image as it comes of a folder that `dressage template context` has written.
+    /// An image at Hugging Face, as it comes of a folder that `dressage template context` has written.
     pub fn build_image(&self, name: &str, folder: &Path) {
         let mut image = Image::default();
         for entry in std::fs::read_dir(folder.join("dressage")).unwrap() {
@@ -145,15 +142,19 @@ impl Fake {
                 .layers
                 .push((String::new(), "/opt/dressage".into(), archive.into()));
         }
-        self.state.images.lock().unwrap().insert(name.to_owned(), image);
+        let images = &self.state.huggingface.images;
+        images.lock().unwrap().insert(name.to_owned(), image);
     }
 
-    /// An image like another, after a script that root runs in it.
+    /// Images of both like another, after a script that root runs in it.
     pub fn derive_image(&self, name: &str, from: &str, script: &str) {
-        let mut images = self.state.images.lock().unwrap();
-        let mut image = images[from].clone();
-        image.scripts.push(script.to_owned());
-        images.insert(name.to_owned(), image);
+        for images in [&self.state.e2b.images, &self.state.huggingface.images] {
+            let mut images = images.lock().unwrap();
+            if let Some(mut image) = images.get(from).cloned() {
+                image.scripts.push(script.to_owned());
+                images.insert(name.to_owned(), image);
+            }
+        }
     }
 
     /// Sandboxes that live, of both.
@@ -195,11 +196,11 @@ impl State {
 
     async fn route(&self, request: Request, out: Out, url: &str) -> std::io::Result<()> {
         if request.path.starts_with("/api/") || request.path.starts_with("/__jobs__/") {
-            self.huggingface.serve(request, out, url, &self.images).await
+            self.huggingface.serve(request, out, url).await
         } else if templates::is_for(&request) {
-            self.templates.serve(request, out, url, &self.images).await
+            self.templates.serve(request, out, url, &self.e2b.images).await
         } else {
-            self.e2b.serve(request, out, &self.images).await
+            self.e2b.serve(request, out).await
         }
     }
 }

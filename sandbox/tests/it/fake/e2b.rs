@@ -1,5 +1,5 @@
 use super::http::{Out, Request};
-use super::machine::{Image, Images, Machine, Program, Said, USER, Who, is_root};
+use super::machine::{Images, Machine, Program, Said, USER, Who, is_root};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -17,6 +17,8 @@ const TRAFFIC_TOKEN: &str = "for-ports";
 /// E2B, as its SDK 2.63.0 and envd 0.6.13 have it.
 #[derive(Default)]
 pub struct E2b {
+    /// Templates that were built.
+    pub images: Images,
     sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
 }
 
@@ -80,7 +82,7 @@ impl E2b {
         }
     }
 
-    pub async fn serve(&self, request: Request, mut out: Out, images: &Images) -> io::Result<()> {
+    pub async fn serve(&self, request: Request, mut out: Out) -> io::Result<()> {
         if let Some(id) = request.header("e2b-sandbox-id") {
             let found = self.sandboxes.lock().unwrap().get(id).cloned();
             let Some(sandbox) = found else {
@@ -104,7 +106,7 @@ impl E2b {
         match (request.method.as_str(), path.as_slice()) {
             ("POST", ["v2", "sandboxes"]) => {
                 let body: Value = serde_json::from_slice(&request.body).unwrap();
-                let created = self.create(&body, request.header("idempotency-key").unwrap(), images);
+                let created = self.create(&body, request.header("idempotency-key").unwrap());
                 out.answer(201, created.to_string().as_bytes()).await
             }
             ("GET", ["v2", "sandboxes"]) => {
@@ -142,15 +144,15 @@ impl E2b {
     }
 
     /// With a user of its own, who may become root, as in the provider's templates.
-    fn boot(image: Option<&Image>) -> Machine {
-        let machine = Machine::boot(image);
+    fn boot() -> Machine {
+        let machine = Machine::boot();
         let home = machine.outside("/home/user").unwrap();
         std::fs::create_dir(&home).unwrap();
         give(&home);
         machine
     }
 
-    fn create(&self, body: &Value, key: &str, images: &Images) -> Value {
+    fn create(&self, body: &Value, key: &str) -> Value {
         let mut sandboxes = self.sandboxes.lock().unwrap();
         if let Some(known) = sandboxes.values().find(|sandbox| sandbox.key == key) {
             return known.told();
@@ -160,10 +162,18 @@ impl E2b {
             key: key.to_owned(),
             metadata: body["metadata"].clone(),
             env: serde_json::from_value(body["envVars"].clone()).unwrap(),
-            machine: Self::boot(images.lock().unwrap().get(body["templateID"].as_str().unwrap())),
+            machine: Self::boot(),
             processes: Mutex::default(),
             is_over: AtomicBool::new(false),
         });
+        if let Some(image) = self
+            .images
+            .lock()
+            .unwrap()
+            .get(body["templateID"].as_str().unwrap())
+        {
+            sandbox.machine.fill(image);
+        }
         sandboxes.insert(sandbox.id.clone(), Arc::clone(&sandbox));
         sandbox.told()
     }

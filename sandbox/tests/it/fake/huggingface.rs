@@ -12,6 +12,8 @@ pub const TOKEN: &str = "hf_0123456789";
 /// Hugging Face, as `huggingface_hub` 2.4.0 and the sandbox server 0.7.0 have it.
 #[derive(Default)]
 pub struct HuggingFace {
+    /// Images that were built.
+    pub images: Images,
     jobs: Mutex<BTreeMap<String, Arc<Job>>>,
 }
 
@@ -49,7 +51,7 @@ impl HuggingFace {
         }
     }
 
-    pub async fn serve(&self, request: Request, mut out: Out, url: &str, images: &Images) -> io::Result<()> {
+    pub async fn serve(&self, request: Request, mut out: Out, url: &str) -> io::Result<()> {
         let path: Vec<String> = request.path.split('/').skip(1).map(str::to_owned).collect();
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         if let ["__jobs__", host, rest @ ..] = path.as_slice() {
@@ -67,7 +69,7 @@ impl HuggingFace {
             ("GET", ["api", "whoami-v2"]) => Some(json!({ "type": "user", "name": "me" })),
             ("POST", ["api", "jobs", "me"]) => {
                 let body: Value = serde_json::from_slice(&request.body).unwrap();
-                Some(self.create(&body, images).told(url))
+                Some(self.create(&body).told(url))
             }
             ("GET", ["api", "jobs", "me"]) => {
                 let wanted: Vec<(&str, &str)> = request
@@ -98,7 +100,7 @@ impl HuggingFace {
         self.jobs.lock().unwrap().get(id).cloned()
     }
 
-    fn create(&self, body: &Value, images: &Images) -> Arc<Job> {
+    fn create(&self, body: &Value) -> Arc<Job> {
         let mut jobs = self.jobs.lock().unwrap();
         let id = format!("{:024x}", jobs.len() + 1);
         let job = Arc::new(Job {
@@ -106,14 +108,13 @@ impl HuggingFace {
             labels: body["labels"].clone(),
             token: body["secrets"]["SBX_TOKEN"].as_str().unwrap().to_owned(),
             stage: Mutex::new("RUNNING"),
-            machine: Machine::boot(
-                body["dockerImage"]
-                    .as_str()
-                    .and_then(|name| images.lock().unwrap().get(name).cloned())
-                    .as_ref(),
-            ),
+            machine: Machine::boot(),
             processes: Mutex::default(),
         });
+        let image = body["dockerImage"].as_str().unwrap_or_default();
+        if let Some(image) = self.images.lock().unwrap().get(image) {
+            job.machine.fill(image);
+        }
         jobs.insert(id, Arc::clone(&job));
         job
     }

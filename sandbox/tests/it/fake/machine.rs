@@ -68,7 +68,7 @@ os._exit(0)
 ";
 
 impl Machine {
-    pub fn boot(image: Option<&Image>) -> Self {
+    pub fn boot() -> Self {
         let folder = tempfile::Builder::new().prefix("machine-").tempdir().unwrap();
         for name in ["home", "opt", "tmp"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -108,18 +108,15 @@ impl Machine {
             }
         }
         let pid = pid.expect("bwrap says the number of its child");
-        let machine = Self {
+        Self {
             folder,
             holder: Mutex::new(Some(holder)),
             pid,
-        };
-        if let Some(image) = image {
-            machine.fill(image);
         }
-        machine
     }
 
-    fn fill(&self, image: &Image) {
+    /// Adds what an image has.
+    pub fn fill(&self, image: &Image) {
         for (source, destination, archive) in &image.layers {
             let unpacked = tempfile::tempdir_in(self.folder.path()).unwrap();
             let mut tar = Command::new("tar")

@@ -34,9 +34,14 @@ struct Build {
 
 /// Whether it is asked of templates.
 pub fn is_for(request: &Request) -> bool {
-    ["/v3/templates", "/v2/templates/", "/templates/", "/__upload__/"]
-        .iter()
-        .any(|begin| request.path.starts_with(begin))
+    let path: Vec<&str> = request.path.split('/').skip(1).collect();
+    matches!(
+        path.as_slice(),
+        ["v3", "templates"]
+            | ["v2", "templates", _, "builds", _]
+            | ["templates", _, "files" | "builds", ..]
+            | ["__upload__", _]
+    )
 }
 
 impl Templates {
