@@ -30,10 +30,10 @@ enum Command {
         backend: String,
         #[command(flatten)]
         what: What,
-        /// Processors of its sandboxes; those of docker have what their task says.
+        /// Processors of its sandboxes at e2b, 2 if unset; those of docker have what their task says.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         cpus: Option<u32>,
-        /// Memory of its sandboxes, likewise.
+        /// Memory of its sandboxes at e2b, 2048 if unset.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         memory_mb: Option<u32>,
         /// Write a JSON object.

@@ -59,7 +59,7 @@ impl Baker for Builder {
             });
         }
         heard(BakeEvent::Building {
-            unattended: "the engine ends the build, and no image has the name",
+            unattended: "the engine ends the build with the step that it is at",
         });
         let mut step = String::new();
         let hearing = |line: &str| {

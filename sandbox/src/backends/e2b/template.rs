@@ -18,6 +18,10 @@ use std::time::Duration;
 /// What templates are made from where nothing is named: the image behind the provider's own template `base`.
 const BASE: &str = "e2bdev/base";
 
+/// The size of sandboxes where none is asked for. While it is built half of the memory holds an archive and what is unpacked of it.
+const CPUS: u32 = 2;
+const MEMORY_MB: u32 = 2048;
+
 /// For an archive to be there, as the SDK waits.
 const UPLOAD: Duration = Duration::from_secs(3600);
 
@@ -95,12 +99,11 @@ struct Reason {
 impl Baker for Templates {
     async fn bake(&self, recipe: &Recipe, heard: Hearing<'_>) -> Result<Baked, BakeError> {
         let layers = layers(&self.cache_dir, &self.tap_binary, recipe).await?;
-        let mut body = json!({ "name": recipe.name });
-        for (member, number) in [("cpuCount", recipe.cpus), ("memoryMB", recipe.memory_mb)] {
-            if let (Some(number), Some(members)) = (number, body.as_object_mut()) {
-                members.insert(member.into(), number.into());
-            }
-        }
+        let body = json!({
+            "name": recipe.name,
+            "cpuCount": recipe.cpus.unwrap_or(CPUS),
+            "memoryMB": recipe.memory_mb.unwrap_or(MEMORY_MB),
+        });
         let answer = self
             .ask("request a template", Method::POST, "/v3/templates", Some(&body))
             .await?;
