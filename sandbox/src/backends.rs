@@ -1,3 +1,4 @@
+use crate::bake::Baker;
 use crate::lease::{Lease, LeaseError, end_processes, is_alive};
 use crate::{Backend, BackendConfig, SandboxError, SandboxSpec};
 use dressage_wire::ids::SandboxId;
@@ -30,6 +31,7 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: false,
             make: local::make,
             probe: local::probe,
+            baker: None,
         },
         BackendEntry {
             name: "process",
@@ -37,6 +39,7 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: true,
             make: process::make,
             probe: process::probe,
+            baker: None,
         },
         BackendEntry {
             name: "docker",
@@ -44,6 +47,7 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: false,
             make: docker::make,
             probe: docker::probe,
+            baker: Some(docker::baker),
         },
         BackendEntry {
             name: "e2b",
@@ -51,6 +55,7 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: false,
             make: e2b::make,
             probe: e2b::probe,
+            baker: Some(e2b::baker),
         },
         BackendEntry {
             name: "huggingface",
@@ -58,6 +63,7 @@ pub fn registry() -> &'static [BackendEntry] {
             shares_loopback: false,
             make: huggingface::make,
             probe: huggingface::probe,
+            baker: None,
         },
     ]
 }
@@ -87,7 +93,12 @@ pub struct BackendEntry {
     pub make: fn(&BackendConfig) -> Result<Arc<dyn Backend>, SandboxError>,
     /// Finds out what it can do on this machine. Slow (starts programs) and blocking.
     pub probe: fn(&BackendConfig) -> Report,
+    /// Makes what builds images for it, where there is such a thing; fails as `make` does.
+    pub baker: Option<MakeBaker>,
 }
+
+/// Makes what builds images.
+pub type MakeBaker = fn(&BackendConfig) -> Result<Arc<dyn Baker>, SandboxError>;
 
 /// What a backend can do on this machine, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -15,6 +15,9 @@ mod config;
 /// The backends, and the table of them.
 mod backends;
 
+/// Images with what sandboxes need in them.
+pub mod bake;
+
 /// Sandboxes that are ready before they are asked for.
 mod pool;
 
@@ -72,7 +75,7 @@ mod fresh;
 /// Removes trees that agents made, whatever they look like.
 mod removal;
 
-pub use backends::{BackendEntry, Fact, Report, by_name, registry};
+pub use backends::{BackendEntry, Fact, MakeBaker, Report, by_name, registry};
 pub use config::{AgentUser, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Providers};
 pub use contract::*;
 pub use pool::{Booted, PoolConfig, PoolCounts, Pools};

@@ -103,6 +103,8 @@ pub enum Command {
     Agents(commands::agents::Arguments),
     /// List sandboxes, or end those that dead processes left.
     Sandboxes(commands::sandboxes::Arguments),
+    /// Build images with agents in them, so that none is uploaded to each sandbox.
+    Template(commands::template::Arguments),
     /// Write a completion script for a shell.
     Completions(commands::completions::Arguments),
     /// Write a page of docs/ that is made from the source.

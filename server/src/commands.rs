@@ -36,6 +36,9 @@ pub mod agents;
 /// `dressage sandboxes`.
 pub mod sandboxes;
 
+/// `dressage template`.
+pub mod template;
+
 /// `dressage completions`.
 pub mod completions;
 

@@ -77,14 +77,19 @@ fn rollouts_are(count: usize) -> String {
     }
 }
 
-struct Signals {
+/// What ends a program.
+pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
 }
 
 impl Signals {
-    fn new() -> io::Result<Self> {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// Where the system refuses the handlers.
+    pub fn new() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -92,7 +97,8 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) {
+    /// Waits for one.
+    pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -157,6 +157,7 @@ fn run(cli: Cli, terminal: &Terminal) -> Result<Exit, Failure> {
             Command::Doctor(arguments) => commands::doctor::run(arguments, &context).await,
             Command::Agents(arguments) => commands::agents::run(arguments, &context).await,
             Command::Sandboxes(arguments) => commands::sandboxes::run(arguments, &context).await,
+            Command::Template(arguments) => commands::template::run(arguments, &context).await,
             Command::Completions(_) | Command::Docs(_) => Ok(Exit::Done),
         }
     });

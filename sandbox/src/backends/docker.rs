@@ -15,6 +15,12 @@ mod image;
 /// Images that are built.
 mod build;
 
+/// Images with what containers are brought otherwise.
+mod template;
+
+/// What is on this machine, for containers of an engine that does not see it.
+mod parcels;
+
 /// Archives of a few entries.
 mod archive;
 
@@ -38,6 +44,8 @@ mod container;
 
 /// Its files, kept as an image.
 mod commit;
+
+pub(super) use template::baker;
 
 use crate::controlled::ControlledSandbox;
 use crate::estate::check_size;

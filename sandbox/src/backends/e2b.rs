@@ -13,6 +13,11 @@ mod snapshots;
 /// The inside of a sandbox.
 mod envd;
 
+/// Templates that are built.
+mod template;
+
+pub(super) use template::baker;
+
 use crate::remote::http::{HttpError, is_quota, shown};
 use crate::remote::provider::{Made, Provider, RemoteBackend};
 use crate::remote::snapshot::Keeper;
@@ -33,19 +38,23 @@ const NAME: &str = "e2b";
 const HOME: &str = "/home/user";
 
 pub(super) fn make(config: &BackendConfig) -> Result<Arc<dyn Backend>, SandboxError> {
+    let plane = plane(config)?;
+    let snapshots = Arc::new(Snapshots(plane.unpooled()));
+    Ok(Arc::new(RemoteBackend {
+        config: config.clone(),
+        provider: Arc::new(E2b(plane, snapshots)),
+        agent_user: config.providers.e2b.agent_user,
+    }))
+}
+
+fn plane(config: &BackendConfig) -> Result<ControlPlane, SandboxError> {
     let access = &config.providers.e2b;
     let key = access.api_key.clone().ok_or(SandboxError::Unavailable {
         backend: NAME,
         reason: "there is no key for it".into(),
         remedy: Some("set E2B_API_KEY to a key of your team: https://e2b.dev/dashboard"),
     })?;
-    let plane = ControlPlane::new(access, key);
-    let snapshots = Arc::new(Snapshots(plane.unpooled()));
-    Ok(Arc::new(RemoteBackend {
-        config: config.clone(),
-        provider: Arc::new(E2b(plane, snapshots)),
-        agent_user: access.agent_user,
-    }))
+    Ok(ControlPlane::new(access, key))
 }
 
 pub(super) fn probe(config: &BackendConfig) -> Report {

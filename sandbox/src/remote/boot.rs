@@ -147,30 +147,33 @@ impl Inside {
         let marks: Vec<&str> = packed.iter().map(|packed| packed.mark.as_str()).collect();
         let there = self.script("look for", scripts::WHERE, &marks, As::Root).await?;
         let there = String::from_utf8_lossy(&there).into_owned();
+        let found = marks.into_iter().zip(there.lines().map(str::to_owned));
+        let mut folders: BTreeMap<&str, String> = found.filter(|(_, folder)| !folder.is_empty()).collect();
         let mut places = Vec::new();
-        for (packed, there) in packed.iter().zip(there.lines()) {
-            let folder = if there.is_empty() {
-                let folder = format!("{}/{}", scripts::PUT, packed.mark);
-                // Under a name of its own: two assets may be the same.
-                let archive = format!("/tmp/.dressage-archive-{}", self.number());
-                let content = Content::File(packed.archive.clone());
-                if let Err(error) = self.machine.upload(&archive, content).await {
-                    return Err(self.failed("write", &archive, error).await);
-                }
-                let arguments = [archive.as_str(), &folder];
-                self.script("unpack", scripts::UNPACK, &arguments, As::Root)
-                    .await?;
-                folder
-            } else {
-                there.to_owned()
+        for packed in &packed {
+            let folder = match folders.get(packed.mark.as_str()) {
+                Some(folder) => folder.clone(),
+                None => self.put(packed).await?,
             };
-            places.push(if packed.name.is_empty() {
-                folder
-            } else {
-                format!("{folder}/{}", packed.name)
-            });
+            places.push(packed.within(&folder));
+            // Two assets may be the same.
+            folders.insert(&packed.mark, folder);
         }
         Ok(places)
+    }
+
+    /// Uploads and unpacks something, and says into which folder.
+    async fn put(&self, packed: &Packed) -> Result<String, SandboxError> {
+        let folder = format!("{}/{}", scripts::PUT, packed.mark);
+        let archive = format!("/tmp/.dressage-archive-{}", self.number());
+        let content = Content::File(packed.archive.clone());
+        if let Err(error) = self.machine.upload(&archive, content).await {
+            return Err(self.failed("write", &archive, error).await);
+        }
+        let arguments = [archive.as_str(), &folder];
+        self.script("unpack", scripts::UNPACK, &arguments, As::Root)
+            .await?;
+        Ok(folder)
     }
 
     /// Starts the relay as root, whose processes the agent's user can neither end nor look into where it is another, and waits

@@ -138,21 +138,38 @@ exit 0
 /// Where things are put: root's, in a folder whose entries are their owners' alone.
 pub(crate) const PUT: &str = "/tmp/.dressage";
 
+/// Where images have what was baked into them.
+pub(crate) const BAKED: &str = "/opt/dressage";
+
 /// Says where things are, by their marks: a line each, empty for those that are not there. Images may bring some along, in
-/// `/opt/dressage`.
+/// `/opt/dressage`. What others than root can write, or could put something else in the place of, may be anything, and is not
+/// there.
 pub(crate) const WHERE: &str = r#"
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# Says what is not root's alone, or why that is not known. A link is nobody's to write.
+loose() { find "$@" \( ! -uid 0 -o ! -type l \( -perm -020 -o -perm -002 \) \) -print -quit 2>&1; }
+whole() { [ -d "$1" ] && [ ! -L "$1" ] && [ -z "$(loose "$@")" ]; }
 for mark in "$@"; do
   for place in /opt/dressage /tmp/.dressage; do
-    [ -d "$place/$mark" ] && { echo "$place/$mark"; continue 2; }
+    [ -d "$place/$mark" ] && whole "$place" -maxdepth 0 && whole "$place/$mark" || continue
+    # Of what is in /tmp nobody takes the place: its entries are their owners' alone.
+    [ "$place" = /tmp/.dressage ] || whole "${place%/*}" -maxdepth 0 || continue
+    echo "$place/$mark"; continue 2
   done
   echo
 done
 "#;
 
-/// Unpacks an archive, which is then removed, into a folder that is there whole or not at all: `ARCHIVE FOLDER`.
+/// Unpacks an archive, which is then removed, into a folder that is there whole or not at all: `ARCHIVE FOLDER`. The name of the
+/// folder is that of all in the archive. What is there is none of ours, or was not to be trusted.
 pub(crate) const UNPACK: &str = r#"
-if [ -d "$2" ]; then rm -f -- "$1"; exit 0; fi
-mkdir -p -- "$2.new" && chmod 755 "$2.new" && tar -xzof "$1" -C "$2.new" && rm -f -- "$1" && mv -T -- "$2.new" "$2"
+umask 022
+put=${2%/*}
+if [ -e "$put" ] || [ -L "$put" ]; then
+  [ -n "$(find "$put" -maxdepth 0 -type d -uid "$(id -u)" ! -perm -020 ! -perm -002)" ] || rm -rf -- "$put" || exit 1
+fi
+rm -rf -- "$2" "$2.new" || exit 1
+mkdir -p -- "$2.new" && tar -xzof "$1" -C "$2.new" && rm -f -- "$1" && mv -T -- "$2.new/${2##*/}" "$2" && rmdir -- "$2.new"
 "#;
 
 /// Says what is at a path, links not followed: nothing where nothing is, else `st_mode` in hexadecimal digits, and the length in bytes.

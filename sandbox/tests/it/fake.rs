@@ -13,6 +13,10 @@ mod machine;
 #[path = "fake/e2b.rs"]
 mod e2b;
 
+/// Templates that are built at E2B.
+#[path = "fake/templates.rs"]
+mod templates;
+
 /// Hugging Face's Jobs, their proxy, and the program in them.
 #[path = "fake/huggingface.rs"]
 mod huggingface;
@@ -23,8 +27,17 @@ pub use huggingface::TOKEN as HF_TOKEN;
 use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
 use dressage_wire::ids::SandboxId;
 use http::{Out, Request};
+use machine::Image;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
+
+/// The base image whose second step fails.
+pub const FAILING: &str = "an-image-that-fails";
+
+/// The base image of a build without an end.
+#[allow(dead_code, reason = "tests of servers ask it")]
+pub const ENDLESS: &str = "an-image-without-an-end";
 
 /// What happens to a request whose first line has this in it, instead of what it asks for or after it.
 #[derive(Clone, Debug)]
@@ -53,8 +66,10 @@ pub struct Fake {
 #[derive(Default)]
 struct State {
     e2b: e2b::E2b,
+    templates: templates::Templates,
     huggingface: huggingface::HuggingFace,
     faults: Mutex<Vec<Fault>>,
+    asked: Mutex<Vec<String>>,
 }
 
 impl Fake {
@@ -115,6 +130,39 @@ impl Fake {
             .push(Fault { names, times, does });
     }
 
+    /// How often something was asked for that has all of these in it: method, path, and the path of a file that is read or written.
+    pub fn asked(&self, names: &[&str]) -> usize {
+        let asked = self.state.asked.lock().unwrap();
+        asked
+            .iter()
+            .filter(|line| names.iter().all(|name| line.contains(name)))
+            .count()
+    }
+
+    /// An image at Hugging Face, as it comes of a folder that `dressage template context` has written.
+    pub fn build_image(&self, name: &str, folder: &Path) {
+        let mut image = Image::default();
+        for entry in std::fs::read_dir(folder.join("dressage")).unwrap() {
+            let archive = std::fs::read(entry.unwrap().path()).unwrap();
+            image
+                .layers
+                .push((String::new(), "/opt/dressage".into(), archive.into()));
+        }
+        let images = &self.state.huggingface.images;
+        images.lock().unwrap().insert(name.to_owned(), image);
+    }
+
+    /// Images of both like another, after a script that root runs in it.
+    pub fn derive_image(&self, name: &str, from: &str, script: &str) {
+        for images in [&self.state.e2b.images, &self.state.huggingface.images] {
+            let mut images = images.lock().unwrap();
+            if let Some(mut image) = images.get(from).cloned() {
+                image.scripts.push(script.to_owned());
+                images.insert(name.to_owned(), image);
+            }
+        }
+    }
+
     /// Sandboxes that live, of both.
     pub fn living(&self) -> usize {
         self.state.e2b.living() + self.state.huggingface.living()
@@ -149,6 +197,8 @@ impl State {
     async fn serve(&self, connection: tokio::net::TcpStream, url: &str) -> std::io::Result<()> {
         let (request, mut out) = Request::read(connection).await?;
         let line = format!("{} {}", request.method, request.path);
+        let file = request.query("path").unwrap_or_default();
+        self.asked.lock().unwrap().push(format!("{line} {file}"));
         let fault = {
             let mut faults = self.faults.lock().unwrap();
             let found = faults
@@ -171,6 +221,8 @@ impl State {
     async fn route(&self, request: Request, out: Out, url: &str) -> std::io::Result<()> {
         if request.path.starts_with("/api/") || request.path.starts_with("/__jobs__/") {
             self.huggingface.serve(request, out, url).await
+        } else if templates::is_for(&request) {
+            self.templates.serve(request, out, url, &self.e2b.images).await
         } else {
             self.e2b.serve(request, out).await
         }

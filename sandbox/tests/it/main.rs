@@ -73,6 +73,9 @@ mod remote;
 /// The user that agents are at providers.
 mod agent_user;
 
+/// Images with what sandboxes need in them.
+mod bake;
+
 /// Sandboxes of E2B.
 mod e2b;
 

@@ -12,6 +12,7 @@ use dressage_wire::ids::{InstallationId, OwnerId, SandboxId};
 use futures_util::StreamExt;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Sandboxes that are ended at the same time.
@@ -352,16 +353,21 @@ fn belongs_to_another(lease: &Lease) -> Failure {
 }
 
 /// What backends are made with: this process has no sandboxes of its own, but whoever ends some must be an owner.
-fn backends(context: &Context) -> Result<BackendConfig, Failure> {
-    let lacks = |error: &(dyn std::error::Error + 'static)| Failure::from_error(Exit::MachineLacks, error);
-    let tap_binary = embedded::unpack(&context.paths.cache).map_err(|error| {
-        lacks(&error)
-            .hint("the cache directory must be writable and have space left; `--cache-dir` names another")
-    })?;
+pub(super) fn backends(context: &Context) -> Result<BackendConfig, Failure> {
+    let tap_binary = tap_binary(context)?;
     let owner = Owner::acquire(&context.paths.data).map_err(|error| {
-        lacks(&error).hint("the data directory must be writable; `--data-dir` names another")
+        Failure::from_error(Exit::MachineLacks, &error)
+            .hint("the data directory must be writable; `--data-dir` names another")
     })?;
     Ok(context.backends(Arc::new(owner), tap_binary))
+}
+
+/// The program that sandboxes are given.
+pub(super) fn tap_binary(context: &Context) -> Result<PathBuf, Failure> {
+    embedded::unpack(&context.paths.cache).map_err(|error| {
+        Failure::from_error(Exit::MachineLacks, &error)
+            .hint("the cache directory must be writable and have space left; `--cache-dir` names another")
+    })
 }
 
 async fn end(lease: &Lease, config: &BackendConfig) -> Result<(), Failure> {

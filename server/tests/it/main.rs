@@ -49,6 +49,9 @@ mod operating;
 /// What is on this machine and at providers, and its end.
 mod sandboxes;
 
+/// Images with agents in them.
+mod templates;
+
 /// Ctrl-C, kill -9, two processes.
 mod endings;
 

@@ -7,6 +7,13 @@ fn help_lists_the_commands_and_the_exit_codes() {
     insta::assert_snapshot!(place.run(&["run", "-h"]).expect(0).redacted(&place));
     insta::assert_snapshot!(place.run(&["sandboxes", "list", "-h"]).expect(0).redacted(&place));
     insta::assert_snapshot!(place.run(&["sandboxes", "kill", "-h"]).expect(0).redacted(&place));
+    insta::assert_snapshot!(place.run(&["template", "build", "-h"]).expect(0).redacted(&place));
+    insta::assert_snapshot!(
+        place
+            .run(&["template", "context", "-h"])
+            .expect(0)
+            .redacted(&place)
+    );
 }
 
 #[test]

@@ -29,6 +29,17 @@ impl Archive {
         self.entry(path, b'2', 0o777, ROOT, &[], target);
     }
 
+    /// The beginning of a file of root's whose content follows from elsewhere, and then [`padding`].
+    pub(super) fn begin(mut self, path: &str, mode: u32, length: u64) -> Bytes {
+        self.header(path, b'0', mode, ROOT, length, "");
+        self.0.freeze()
+    }
+
+    /// What there is so far, without an end.
+    pub(super) fn open(self) -> Bytes {
+        self.0.freeze()
+    }
+
     /// The whole of it.
     pub(super) fn finish(mut self) -> Bytes {
         self.0.put_bytes(0, 2 * BLOCK);
@@ -44,6 +55,21 @@ impl Archive {
         content: &[u8],
         target: &str,
     ) {
+        let length = content.len() as u64;
+        self.header(path, kind, mode, (user, group), length, target);
+        self.0.put_slice(content);
+        self.0.put_slice(&padding(length));
+    }
+
+    fn header(
+        &mut self,
+        path: &str,
+        kind: u8,
+        mode: u32,
+        (user, group): (u32, u32),
+        length: u64,
+        target: &str,
+    ) {
         let mut header = BytesMut::with_capacity(BLOCK);
         let text = |header: &mut BytesMut, text: &str, width: usize| {
             let text = text.as_bytes();
@@ -55,7 +81,7 @@ impl Archive {
         text(&mut header, &format!("{mode:07o}"), 8);
         text(&mut header, &format!("{user:07o}"), 8);
         text(&mut header, &format!("{group:07o}"), 8);
-        text(&mut header, &format!("{:011o}", content.len()), 12);
+        text(&mut header, &format!("{length:011o}"), 12);
         text(&mut header, "00000000000", 12);
         // The sum is made as if its own field were blanks.
         let sum_at = header.len();
@@ -70,10 +96,14 @@ impl Archive {
             field.copy_from_slice(sum.as_bytes());
         }
         self.0.put_slice(&header);
-        self.0.put_slice(content);
-        self.0
-            .put_bytes(0, content.len().next_multiple_of(BLOCK) - content.len());
     }
+}
+
+/// What follows a content of that length.
+pub(super) fn padding(length: u64) -> Bytes {
+    let block = BLOCK as u64;
+    let count = length.next_multiple_of(block) - length;
+    Bytes::from(vec![0; usize::try_from(count).unwrap_or_default()])
 }
 
 /// Whether a path fits into such an archive.

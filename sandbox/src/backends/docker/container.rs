@@ -5,6 +5,7 @@ use super::engine::{Engine, said, status};
 use super::holdings::{Contained, Holdings, container_name};
 use super::home::USUAL_HOME;
 use super::image::Image;
+use super::parcels::Parcels;
 use super::stream::Output;
 use crate::control::Control;
 use crate::controlled::{Built, Ground, Inside};
@@ -12,7 +13,7 @@ use crate::egress;
 use crate::launch::READY_TIMEOUT;
 use crate::lease::Owner;
 use crate::life::Belongings;
-use crate::remote::packed::pack;
+use crate::remote::scripts;
 use crate::{BackendConfig, Channel, SandboxError, SandboxSpec};
 use async_trait::async_trait;
 use bollard::models::ExecConfig;
@@ -27,13 +28,12 @@ use dressage_wire::reward::Separation;
 use futures_util::TryStreamExt;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tokio_util::io::ReaderStream;
 
-/// Where what Dressage puts into a container is.
-pub(super) const OURS: &str = "/opt/dressage";
+/// Where what Dressage puts into a container is, and what an image may have of it.
+pub(super) const OURS: &str = scripts::BAKED;
 
 /// Where programs are looked for if the image does not say.
 pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -48,8 +48,10 @@ pub(super) struct Container {
     pub(super) spec: SandboxSpec,
     pub(super) image: Arc<Image>,
     pub(super) tap_binary: PathBuf,
-    cache_dir: PathBuf,
+    pub(super) cache_dir: PathBuf,
     pub(super) owner: Arc<Owner>,
+    /// What is sent to an engine that does not see this machine; unset where it does.
+    pub(super) parcels: tokio::sync::OnceCell<Parcels>,
     /// Known once it is made.
     account: OnceLock<Account>,
 }
@@ -64,7 +66,7 @@ pub(super) enum Bring {
 }
 
 /// What is put into a container.
-enum Content {
+pub(super) enum Content {
     /// An archive of a few entries.
     Small(Bytes),
     /// A file that is one.
@@ -90,6 +92,7 @@ impl Container {
             tap_binary: config.tap_binary.clone(),
             cache_dir: config.cache_dir.clone(),
             owner: Arc::clone(&config.owner),
+            parcels: tokio::sync::OnceCell::new(),
             account: OnceLock::new(),
         }
     }
@@ -121,11 +124,15 @@ impl Container {
     }
 
     pub(super) fn assets(&self) -> impl Iterator<Item = (String, PathBuf, String)> {
-        self.spec.assets.iter().map(|asset| {
+        self.spec.assets.iter().enumerate().map(|(index, asset)| {
+            let sent = self.parcels.get().and_then(|parcels| parcels.assets.get(index));
             (
                 asset.name.clone(),
                 asset.host_path.clone(),
-                format!("{OURS}/assets/{}", asset.name),
+                sent.map_or_else(
+                    || format!("{OURS}/assets/{}", asset.name),
+                    |packed| packed.below(OURS),
+                ),
             )
         })
     }
@@ -133,26 +140,34 @@ impl Container {
     /// Has the engine make it, and starts init and relay in it.
     pub(super) async fn boot(&self, holdings: &Arc<Holdings>) -> Result<Built, SandboxError> {
         let bring = self.make(holdings, Bring::Mount).await?;
-        match self.start(Relay::Listens).await {
+        let built = match self.start(Relay::Listens).await {
             // Podman makes a folder where it does not see what it is to mount, and then cannot run it.
             Err(error) if bring == Bring::Mount && is_about(&error, &self.program()) => {
                 self.engine.remove(&self.name).await?;
                 self.make(holdings, Bring::Copy).await?;
-                self.start(Relay::Listens).await
+                self.start(Relay::Listens).await?
             }
-            started => started,
-        }
+            started => started?,
+        };
+        self.send_assets().await?;
+        Ok(built)
     }
 
     /// Our own program in it.
     pub(super) fn program(&self) -> String {
-        format!("{OURS}/dressage-tap")
+        self.parcels.get().map_or_else(
+            || format!("{OURS}/dressage-tap"),
+            |parcels| parcels.tap.below(OURS),
+        )
     }
 
     /// Has the engine make it, and puts inside what belongs there, and says how. Nothing runs yet.
     async fn make(&self, holdings: &Arc<Holdings>, mut bring: Bring) -> Result<Bring, SandboxError> {
         let client = self.engine.client().await?;
         let created = loop {
+            if bring == Bring::Copy {
+                self.pack().await?;
+            }
             holdings.asking();
             let options = CreateContainerOptionsBuilder::new().name(&self.name).build();
             match client
@@ -201,7 +216,8 @@ impl Container {
         let _ = self.account.set(account);
         self.upload("/", Content::Small(skeleton)).await?;
         if bring == Bring::Copy {
-            self.copy().await?;
+            // It is no longer than an answer to whether the image has it would be.
+            self.send(&self.pack().await?.tap).await?;
         }
         Ok(bring)
     }
@@ -237,52 +253,11 @@ impl Container {
         }
         if bring == Bring::Copy {
             archive.directory(OURS, 0o755, ROOT);
-            archive.directory(&format!("{OURS}/assets"), 0o755, ROOT);
-            for (_, host, inside) in self.assets() {
-                if host.is_dir() {
-                    archive.directory(&inside, 0o755, ROOT);
-                }
-            }
         }
         archive.finish()
     }
 
-    /// Sends what the engine does not see.
-    async fn copy(&self) -> Result<(), SandboxError> {
-        let assets = self.assets().map(|(_, host, inside)| (host, inside));
-        let all = [(self.tap_binary.clone(), self.program())];
-        for (host, inside) in all.into_iter().chain(assets) {
-            let place = inside.clone();
-            let failed = |source| SandboxError::Create {
-                step: "send what goes into it".into(),
-                source: Some(source),
-            };
-            let cache = self.cache_dir.clone();
-            let packing = move || {
-                if host.is_dir() {
-                    return pack(&cache, &host).map(Err);
-                }
-                // Under its name inside, which is another than here.
-                let mode = host.metadata()?.permissions().mode() & 0o755 | 0o444;
-                let mut archive = Archive::default();
-                archive.file(&inside, mode, &std::fs::read(&host)?);
-                Ok(Ok(archive.finish()))
-            };
-            match super::super::off_the_runtime("pack what goes into it", packing)
-                .await?
-                .map_err(failed)?
-            {
-                Ok(archive) => self.upload("/", Content::Small(archive)).await?,
-                Err(packed) => {
-                    let file = tokio::fs::File::open(&packed.archive).await.map_err(failed)?;
-                    self.upload(&place, Content::File(file)).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn upload(&self, place: &str, archive: Content) -> Result<(), SandboxError> {
+    pub(super) async fn upload(&self, place: &str, archive: Content) -> Result<(), SandboxError> {
         let options = UploadToContainerOptionsBuilder::new()
             .path(place)
             .no_overwrite_dir_non_dir("true")

@@ -148,7 +148,7 @@ fn architecture() -> &'static str {
 }
 
 /// What images are pulled and built for.
-fn platform() -> String {
+pub(super) fn platform() -> String {
     format!("linux/{}", architecture())
 }
 
@@ -170,7 +170,7 @@ fn check_platform(name: &str, os: Option<&str>, found: Option<&str>) -> Result<(
 }
 
 /// Whether a text can be the name of an image: with it an address is made.
-fn is_reference(name: &str) -> bool {
+pub(super) fn is_reference(name: &str) -> bool {
     let plain = |character: char| character.is_ascii_alphanumeric() || "._-:@".contains(character);
     let part =
         |part: &str| part.starts_with(|first: char| first.is_ascii_alphanumeric()) && part.chars().all(plain);

@@ -1,5 +1,5 @@
 use super::http::{Out, Request};
-use super::machine::{Machine, Program, Said, USER, Who, is_root};
+use super::machine::{Images, Machine, Program, Said, USER, Who, is_root};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dressage_wire::relay::SECRET_VARIABLE;
@@ -22,6 +22,8 @@ const TEAM: &str = "team/";
 /// E2B, as its SDK 2.63.0 and envd 0.6.13 have it.
 #[derive(Default)]
 pub struct E2b {
+    /// Templates that were built.
+    pub images: Images,
     sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
     /// By their names, with team and tag.
     snapshots: Mutex<BTreeMap<String, Snapshot>>,
@@ -277,6 +279,14 @@ impl E2b {
             relay_secrets: Arc::clone(&self.relay_secrets),
             is_over: AtomicBool::new(false),
         });
+        if let Some(image) = self
+            .images
+            .lock()
+            .unwrap()
+            .get(body["templateID"].as_str().unwrap())
+        {
+            sandbox.machine.fill(image);
+        }
         for run in runs {
             sandbox.start(run).unwrap();
         }

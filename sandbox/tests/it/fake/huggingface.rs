@@ -1,6 +1,6 @@
 use super::e2b::{read, write};
 use super::http::{Out, Request};
-use super::machine::{Machine, Program, Said, Who};
+use super::machine::{Images, Machine, Program, Said, Who};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
@@ -12,6 +12,8 @@ pub const TOKEN: &str = "hf_0123456789";
 /// Hugging Face, as `huggingface_hub` 2.4.0 and the sandbox server 0.7.0 have it.
 #[derive(Default)]
 pub struct HuggingFace {
+    /// Images that were built.
+    pub images: Images,
     jobs: Mutex<BTreeMap<String, Arc<Job>>>,
 }
 
@@ -109,6 +111,10 @@ impl HuggingFace {
             machine: Machine::boot(),
             processes: Mutex::default(),
         });
+        let image = body["dockerImage"].as_str().unwrap_or_default();
+        if let Some(image) = self.images.lock().unwrap().get(image) {
+            job.machine.fill(image);
+        }
         jobs.insert(id, Arc::clone(&job));
         job
     }

@@ -1,3 +1,4 @@
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +10,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{broadcast, mpsc};
 
-/// Namespaces of this machine: processes, mounts and a network of its own, with `/home`, `/tmp` and accounts of its own.
+/// What is in a sandbox besides what this machine has.
+#[derive(Clone, Default)]
+pub struct Image {
+    /// Archives: what of each is taken, and where it goes, below /opt.
+    pub layers: Vec<(String, String, Bytes)>,
+    /// What root runs then.
+    pub scripts: Vec<String>,
+}
+
+/// By name.
+pub type Images = Mutex<BTreeMap<String, Image>>;
+
+/// Namespaces of this machine: processes, mounts and a network of its own, with `/home`, `/opt`, `/tmp` and accounts of its own.
 pub struct Machine {
     folder: TempDir,
     holder: Mutex<Option<Child>>,
@@ -58,7 +71,7 @@ os._exit(0)
 impl Machine {
     pub fn boot() -> Self {
         let folder = empty_folder();
-        for name in ["home", "tmp"] {
+        for name in ["home", "opt", "tmp"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         let anyone = std::fs::Permissions::from_mode(0o1777);
@@ -88,7 +101,7 @@ impl Machine {
     }
 
     fn over(folder: TempDir) -> Self {
-        let script = "exec 3>&1; exec bwrap --dev-bind / / --proc /proc --bind \"$1/home\" /home --bind \"$1/tmp\" /tmp \
+        let script = "exec 3>&1; exec bwrap --dev-bind / / --proc /proc --bind \"$1/home\" /home --bind \"$1/opt\" /opt --bind \"$1/tmp\" /tmp \
                       --bind \"$1/passwd\" /etc/passwd --bind \"$1/group\" /etc/group \
                       --unshare-net --unshare-pid --unshare-ipc --die-with-parent --info-fd 3 -- sh -c 'echo ready; exec sleep infinity'";
         let mut holder = Command::new("sh")
@@ -117,10 +130,39 @@ impl Machine {
         }
     }
 
+    /// Adds what an image has.
+    pub fn fill(&self, image: &Image) {
+        for (source, destination, archive) in &image.layers {
+            let unpacked = tempfile::tempdir_in(self.folder.path()).unwrap();
+            let mut tar = Command::new("tar")
+                .args(["-xzf", "-", "-C"])
+                .arg(unpacked.path())
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            tar.stdin.take().unwrap().write_all(archive).unwrap();
+            assert!(tar.wait().unwrap().success());
+            let destination = self.outside(destination).unwrap();
+            std::fs::create_dir_all(&destination).unwrap();
+            for entry in std::fs::read_dir(unpacked.path().join(source)).unwrap() {
+                let entry = entry.unwrap();
+                std::fs::rename(entry.path(), destination.join(entry.file_name())).unwrap();
+            }
+        }
+        for script in &image.scripts {
+            let argv = ["sh", "-c", script].map(str::to_owned);
+            let done = self.command(&argv, &BTreeMap::new(), Who::Root).output().unwrap();
+            assert!(done.status.success(), "{script}: {done:?}");
+        }
+    }
+
     /// Where on this machine a path of it is.
     pub fn outside(&self, path: &str) -> Option<PathBuf> {
         let inside = path.strip_prefix('/')?;
-        (inside.starts_with("home") || inside.starts_with("tmp")).then(|| self.folder.path().join(inside))
+        ["home", "opt", "tmp"]
+            .iter()
+            .any(|own| inside.starts_with(own))
+            .then(|| self.folder.path().join(inside))
     }
 
     fn command(&self, argv: &[String], env: &BTreeMap<String, String>, who: Who) -> Command {
