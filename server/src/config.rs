@@ -114,6 +114,8 @@ pub struct Serve {
     pub allow_backends: Vec<String>,
     /// As `--allow-address`.
     pub allow_addresses: Vec<String>,
+    /// As `--tasks`.
+    pub tasks: Option<PathBuf>,
     /// As `--queue`.
     pub queue: Option<usize>,
     /// As `--backend-limit`.
@@ -297,6 +299,12 @@ pub const KEYS: &[Key] = &[
         "allow_addresses",
         "[\"10.0.0.5:8080\"]",
         "addresses that are not public and that tasks may have in `network.allow`; those of `--allow-address` count as well",
+    ),
+    key(
+        "serve",
+        "tasks",
+        "\"tasks\"",
+        "folder of task files that are offered beside the ready-made tasks; relative to this file",
     ),
     key("serve", "queue", "10000", "rollouts that may wait; default 10000"),
     key(
@@ -562,6 +570,7 @@ impl Config {
         })?;
         let folder = path.parent().unwrap_or(Path::new("."));
         config.serve.api_keys = config.serve.api_keys.take().map(|file| folder.join(file));
+        config.serve.tasks = config.serve.tasks.take().map(|tasks| folder.join(tasks));
         for endpoint in config.endpoints.values_mut() {
             endpoint.ca_file = endpoint.ca_file.take().map(|file| folder.join(file));
         }
