@@ -33,13 +33,14 @@ function beside(name) {
   return found;
 }
 
-/** The scripted model as a program of its own; `turns` is what it says, as its option `--script` has it. */
-export async function scriptedModel(turns) {
+/** The scripted model as a program of its own: what it says and what goes wrong, as its options `--script` and `--faults` have it. */
+export async function scriptedModel(turns, faults) {
   const folder = mkdtempSync(join(tmpdir(), "dressage-model-"));
   const arguments_ = [];
-  if (turns) {
-    writeFileSync(join(folder, "turns.json"), JSON.stringify(turns));
-    arguments_.push("--script", join(folder, "turns.json"));
+  for (const [option, value] of Object.entries({ script: turns, faults })) {
+    if (value === undefined) continue;
+    writeFileSync(join(folder, `${option}.json`), JSON.stringify(value));
+    arguments_.push(`--${option}`, join(folder, `${option}.json`));
   }
   const child = spawn(beside("scripted_model"), arguments_, { stdio: ["ignore", "pipe", "inherit"] });
   process.once("exit", () => child.kill("SIGKILL"));

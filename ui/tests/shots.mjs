@@ -51,7 +51,9 @@ const PROJECT = { id: "median", instruction: "The tests in `test_stats.py` fail.
 
 const server = await serve({ agent: process.env.SHOTS_AGENT ?? "real", arguments: ["--concurrency", "4"] });
 const browser = await browse();
-const models = [await scriptedModel(TURNS), await scriptedModel(TURNS.map((turn) => ({ ...turn, delay_ms: 900, event_delay_ms: 90 })))];
+// The third of all its calls breaks off, and is made again.
+const broken = { calls: { 2: [{ fault: "cut", after_events: 9, how: "reset" }] } };
+const models = [await scriptedModel(TURNS, broken), await scriptedModel(TURNS.map((turn) => ({ ...turn, delay_ms: 900, event_delay_ms: 90 })))];
 const [quick, slow] = models.map(({ url }) => ({ base_url: url, api_key: "none", model: "scripted", top_logprobs: 5 }));
 try {
   const ids = [];
@@ -64,7 +66,7 @@ try {
   const group = (await server.get("/api/v1/groups?rollouts_min=4")).groups[0].id;
   const views = (running) => [
     ["live", `rollouts/${running}`, ".flying .output:not(:empty)"], ["board", "board", ".card .last:not(:empty)", 6000], ["rollouts", ""], ["run", "run?preset=binary_search"],
-    ["rollout", `rollouts/${first}`], ["conversation", `rollouts/${first}/conversation?message=6`, ".message.on"], ["tokens", `rollouts/${first}/tokens?call=2&token=12`, ".alternatives .alt"],
+    ["rollout", `rollouts/${first}`], ["conversation", `rollouts/${first}/conversation?message=6`, ".message.on"], ["tokens", `rollouts/${first}/tokens?call=4&token=12`, ".alternatives .alt"],
     ["calls", `rollouts/${first}/calls`], ["files", `rollouts/${first}/files`], ["group", `groups/${group}`], ["machine", "machine", "text=This machine"],
   ];
   const only = process.env.SHOTS?.split(",");
@@ -75,12 +77,13 @@ try {
       const { rollouts } = await server.get("/api/v1/rollouts?state=running");
       return rollouts.length === 4 && rollouts.every((row) => row.totals.calls >= 1);
     });
-    const page = await browser.page({ colorScheme: scheme, viewport: { width: 1280, height: 800 } });
+    const page = await browser.page({ colorScheme: scheme, viewport: { width: 1280, height: 880 } });
     for (const [name, view, what = "main > :not(.loading)", wait = 600] of views(running[0])) {
       if (only && !only.includes(name)) continue;
       await page.goto(`${server.base}/web/${view}`);
       await page.waitForFunction(() => document.querySelector("main > *") && !document.querySelector("main .loading"));
       await page.locator(what).first().waitFor();
+      await page.evaluate(() => document.querySelectorAll("details.reasoning").forEach((one) => (one.open = true)));
       await page.waitForTimeout(wait);
       await page.screenshot({ path: `${folder}/${name}-${scheme}.png` });
     }

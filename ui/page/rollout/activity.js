@@ -42,7 +42,7 @@ export function activity(id, model, follows) {
   }
 
   function line(entry) {
-    const since = model.first === null ? 0 : Math.max(0, entry.at - model.first);
+    const since = model.began === null ? 0 : Math.max(0, entry.at - model.began);
     const [kind, ...what] = said(entry);
     return h("li", { "data-stage": entry.stage ?? null }, h("time", { title: new Date(entry.at).toISOString() }, since < 1000 ? `${since} ms` : duration(since)),
       h("span", { class: `sign ${kind}` }), h("div", { class: "what" }, what));

@@ -532,7 +532,7 @@ export function tokens(page, id, trajectory, wanted) {
         SCALE.map((name, at) => h("span", { class: at > 0 ? `lp-${at}` : null }, name)))),
     h("span", { class: "sr", id: "token-help" }, "Left and right go to the token before and after, up and down to the call before and after."), list),
     h("aside", { class: "panel inspector", "aria-label": "Token" },
-      h("header", null, h("h2", null, "Token"), h("span", { class: "space" }), h("a", { class: "small", href: to(`rollouts/${id}/calls`) }, "calls")), inspector, h("div", { class: "body" }, charts)),
+      h("header", null, h("h2", null, "Token"), h("span", { class: "space" }), h("a", { class: "small", href: to(`rollouts/${id}/calls`) }, "calls")), inspector, h("details", { class: "body", open: innerWidth > 1000 }, h("summary", null, "Curves"), charts)),
   ];
   const node = h("div");
   put(inspector, h("p", { class: "muted" }, "Point at a token, or go through them with the arrow keys."));

@@ -3,7 +3,7 @@
 import { get, send } from "../api.js";
 import { atMost, eachFrame, h, keepingFocus, put, svg, toast } from "../dom.js";
 import { listen } from "../feed.js";
-import { brief, count, duration } from "../format.js";
+import { brief, count, duration, plural } from "../format.js";
 import { clock, empty, rewardMark, stageDots, stateChip, tile } from "../marks.js";
 import { lastWord } from "../rollout/activity.js";
 import { Model } from "../rollout/model.js";
@@ -153,7 +153,7 @@ export async function board(page) {
       put(dots, stageDots(states));
       put(state, stateChip({ ...now, stage }));
       last.textContent = word || (stage ? "" : "about to start");
-      numbers.textContent = `${count(calls)} calls · ${brief(sampled)} tokens`;
+      numbers.textContent = `${plural(calls, "call")} · ${brief(sampled)} tokens`;
       const began = now.started_unix_ms ?? now.created_unix_ms;
       if (timed !== began) {
         timed = began;
@@ -169,8 +169,8 @@ export async function board(page) {
 
   function addEnded(row, kind = "") {
     finished.push({ id: row.id, at: row.finished_unix_ms ?? Date.now(), reward: row.reward });
-    const node = h("article", { class: `card ${kind}` }, h("div", { class: "top" }, h("a", { href: to(`rollouts/${row.id}`), class: "ellipsis", "data-item": true }, plain(row.title))),
-      h("div", { class: "foot" }, rewardMark(row.reward), stateChip(row), h("span", { class: "space" }), h("span", null, duration(row.wall_ms)), h("span", null, `${brief(row.totals.completion_tokens)} tokens`)));
+    const node = h("article", { class: `card ${kind}` }, h("div", { class: "top" }, h("a", { href: to(`rollouts/${row.id}`), class: "ellipsis", "data-item": true }, plain(row.title)), h("span", { class: "small muted number" }, duration(row.wall_ms))),
+      h("div", { class: "foot" }, rewardMark(row.reward), stateChip(row), h("span", { class: "space" }), h("span", null, `${brief(row.totals.completion_tokens)} tokens`)));
     ended.unshift(node);
     for (const old of ended.splice(ENDED_MAX)) old.remove();
     over.prepend(node);

@@ -3,7 +3,7 @@
 import { get, query } from "../api.js";
 import { afterPause, atMost, h, keepingFocus, put, svg } from "../dom.js";
 import { listen } from "../feed.js";
-import { ago, brief, count, duration, moment, number, plural, reward as rewardText } from "../format.js";
+import { ago, brief, count, duration, moment, number, plural, reward as rewardText, title } from "../format.js";
 import { empty, failure, rewardMark, tile } from "../marks.js";
 import { go, setWords, to } from "../router.js";
 import { plain } from "../text.js";
@@ -119,7 +119,7 @@ export async function group(page) {
     const deviation = Math.sqrt(rewards.reduce((sum, one) => sum + (one - mean) ** 2, 0) / rewards.length);
     const walls = all.map((row) => row.wall_ms).filter((one) => one !== null).sort((a, b) => a - b);
     page.setTitle(plain(all[0].title).slice(0, 60));
-    put(head, h("div", { class: "head" }, h("h1", { class: "wrap" }, plain(all[0].title)), h("span", { class: "space" }), compare,
+    put(head, h("div", { class: "head split" }, h("h1", { class: "wrap clamp" }, plain(title(all[0].title))), compare,
       h("div", { class: "sub small row" }, h("span", { class: "mono" }, id), h("span", null, all[0].agent), h("span", null, `${all[0].endpoint} · ${plain(all[0].model)}`), h("span", null, `sandbox ${all[0].backend}`))));
     put(tiles,
       tile("Mean reward", rewards.length > 0 ? rewardMark(mean, { large: true }) : "–", plural(rewards.length, "reward")),

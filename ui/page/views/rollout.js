@@ -59,14 +59,13 @@ export async function rollout(page) {
     headShown = now;
     const began = view.started_unix_ms ?? view.created_unix_ms;
     const task = view.start?.task;
-    put(head, h("div", { class: "head" },
-      h("h1", { class: "wrap clamp" }, plain(task?.instruction.trim().split("\n")[0] ?? view.title) || "no instruction"), stateChip(row),
-      view.state === "finished" && rewardMark(view.reward, { range: task?.reward }),
-      h("span", { class: "space" }),
-      !isOver() && h("span", { class: "muted" }, clock(began)),
+    put(head, h("div", { class: "head split" },
+      h("div", { class: "row" }, h("h1", { class: "wrap clamp" }, plain(task?.instruction.trim().split("\n")[0] ?? view.title) || "no instruction"), stateChip(row),
+      view.state === "finished" && rewardMark(view.reward, { range: task?.reward })),
+      h("div", { class: "row" }, !isOver() && h("span", { class: "muted" }, clock(began)),
       view.group && inGroup && h("a", { class: "button", href: to(`groups/${view.group}`) }, `Group, sample ${view.sample}`),
       task && h("a", { class: "button", href: to("run", { like: id }) }, "Run again"),
-      !isOver() && h("button", { type: "button", class: "button danger", id: "cancel", disabled: row.cancelling, onclick: cancel }, row.cancelling ? "Stopping" : "Cancel"),
+      !isOver() && h("button", { type: "button", class: "button danger", id: "cancel", disabled: row.cancelling, onclick: cancel }, row.cancelling ? "Stopping" : "Cancel")),
       h("div", { class: "sub row small" },
         h("span", { class: "mono", title: id }, shortId(id)), copyButton(() => id, "Copy id"),
         view.task_id && h("span", null, plain(view.task_id)),
@@ -170,6 +169,10 @@ export async function rollout(page) {
     const fault = h("div");
     const flying = inFlight(model);
     let wall = null;
+    const wallClock = () => {
+      if (wall?.since !== model.began) wall = { since: model.began, node: clock(model.began) };
+      return wall.node;
+    };
     const update = () => {
       flying.update();
       const totals = sums(model, view);
@@ -178,7 +181,7 @@ export async function rollout(page) {
         tile("Calls", count(totals.calls), model.open.size > 0 ? `${model.open.size} in flight` : totals.trainable === null ? null : `${count(totals.trainable)} trainable`),
         tile("Tokens sampled", brief(totals.sampled), `${brief(totals.prompt)} in prompts`),
         tile("Prefix breaks", count(totals.breaks), view.totals.level ? `level ${view.totals.level}` : null),
-        tile("Wall time", view.wall_ms !== null ? duration(view.wall_ms) : model.first === null || isOver() ? "–" : (wall ??= clock(model.first)), view.finished_unix_ms ? `ended ${moment(view.finished_unix_ms).slice(11)}` : null));
+        tile("Wall time", view.wall_ms !== null ? duration(view.wall_ms) : model.began === null || isOver() ? "–" : wallClock(), view.finished_unix_ms ? `ended ${moment(view.finished_unix_ms).slice(11)}` : null));
       line.update();
       acts.update();
       if (side.childElementCount === 0 || side.dataset.state !== view.state) {
@@ -249,9 +252,9 @@ export async function rollout(page) {
       }
       view.stage = model.stage;
       view.held_until_unix_ms = model.heldUntil;
-      if (model.finished && !ended) {
+      if (model.finished && !ended && !isOver()) {
         ended = true;
-        if (!isOver()) readEnd().catch(() => {});
+        readEnd().catch(() => {});
       }
       if (model.calls.length !== before && caught) reread();
       redraw();

@@ -136,7 +136,7 @@ export async function run(page) {
           field("task.verify", "Verify", verify, "commands after it, one a line: the reward is passed / total")))))),
     h("section", { class: "panel" }, h("div", { class: "body" }, h("fieldset", null, h("legend", null, "Model and agent"),
       h("div", { class: "stack" },
-        h("div", { class: "fields" }, field("endpoint", "Endpoint", endpointSelect), modelField,
+        h("div", { class: "fields four" }, field("endpoint", "Endpoint", endpointSelect), modelField,
           field("task.agent.name", "Agent", agentSelect), field("n", "Rollouts", samples, "a group, where more than one")),
         ownFields, endpointNote, agentNote)))),
     h("details", { class: "panel" }, h("summary", { class: "body" }, "Calls, sampling, limits, sandbox"),
