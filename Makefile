@@ -46,8 +46,10 @@ test-web: prepare ## the page in a real browser, against the program that `make 
 environments: prepare
 	scripts/prepare-tests
 
+# The cases of property tests are the same each time; `make soak` and `make fuzz` make up new ones.
+suites: export PROPTEST_RNG_SEED := 1
 suites:
-	cargo test --workspace --locked $(AS_TESTS)
+	scripts/emulators cargo test --workspace --locked --no-fail-fast $(AS_TESTS)
 
 clients:
 	scripts/client-tests target/debug/dressage

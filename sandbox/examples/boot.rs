@@ -2,35 +2,23 @@
 //!
 //! Needs DRESSAGE_TAP_BINARY, the static `dressage-tap`. The lines of JSON are for `make bench`.
 
-use dressage_sandbox::lease::Owner;
-use dressage_sandbox::{
-    Backend, BackendConfig, Command, OutputSink, PoolConfig, Pools, SandboxSpec, registry,
-};
-use dressage_wire::event::OutputStream;
+use dressage_sandbox::{Backend, PoolConfig, Pools, Providers, SandboxSpec, by_name};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::{Failure, Nowhere, config, median_ms, nothing};
+
+#[allow(dead_code, reason = "each program needs some of it")]
+mod support;
 
 const ROUNDS: usize = 100;
-
-struct Nowhere;
-
-impl OutputSink for Nowhere {
-    fn write(&self, _: OutputStream, _: &[u8]) {}
-}
 
 /// As the tests have it.
 #[path = "../tests/it/spec.rs"]
 mod spec;
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
-async fn measure(backend: &dyn Backend) -> Result<[Duration; 3], Box<dyn std::error::Error>> {
+async fn measure(backend: &dyn Backend) -> Result<[f64; 3], Failure> {
     let (mut boot, mut run, mut end) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let begun = Instant::now();
@@ -41,21 +29,17 @@ async fn measure(backend: &dyn Backend) -> Result<[Duration; 3], Box<dyn std::er
         let sandbox = backend.create(spec).await?;
         boot.push(begun.elapsed());
         let begun = Instant::now();
-        let command = Command {
-            argv: vec!["/usr/bin/true".into()],
-            ..Command::default()
-        };
-        sandbox.exec(command, Arc::new(Nowhere)).await?;
+        sandbox.exec(nothing(), Arc::new(Nowhere)).await?;
         run.push(begun.elapsed());
         let begun = Instant::now();
         sandbox.kill().await?;
         end.push(begun.elapsed());
     }
-    Ok([median(boot), median(run), median(end)])
+    Ok([boot, run, end].map(median_ms))
 }
 
 /// As [`measure`] does it for boots, of sandboxes that are ready.
-async fn measure_ready(backend: &Arc<dyn Backend>) -> Result<Duration, Box<dyn std::error::Error>> {
+async fn measure_ready(backend: &Arc<dyn Backend>) -> Result<f64, Failure> {
     let config = PoolConfig {
         size: NonZeroUsize::MIN,
         max_age: Duration::from_secs(600),
@@ -79,50 +63,25 @@ async fn measure_ready(backend: &Arc<dyn Backend>) -> Result<Duration, Box<dyn s
         }
     }
     pools.close().await;
-    Ok(median(boot))
+    Ok(median_ms(boot))
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let tap_binary = std::env::var_os("DRESSAGE_TAP_BINARY").ok_or("DRESSAGE_TAP_BINARY is not set")?;
+fn main() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
-    let config = BackendConfig {
-        data_dir: folder.path().join("data"),
-        cache_dir: folder.path().join("cache"),
-        tap_binary: tap_binary.into(),
-        bubblewrap: None,
-        ripgrep: None,
-        owner: Arc::new(Owner::acquire(&folder.path().join("data"))?),
-        providers: Default::default(),
-    };
+    let config = config(folder.path(), Providers::default())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    println!("median of {ROUNDS}   boot      command   end");
-    for entry in registry()
-        .iter()
-        .filter(|entry| matches!(entry.name, "local" | "process"))
-    {
-        let backend = (entry.make)(&config)?;
+    println!("median of {ROUNDS}, ms    boot  command      end");
+    for name in ["local", "process"] {
+        let backend = (by_name(name)?.make)(&config)?;
         let [boot, run, end] = runtime.block_on(measure(&*backend))?;
-        println!("{:<15} {boot:>8.1?}  {run:>8.1?}  {end:>8.1?}", entry.name);
-        let goal = if entry.name == "local" {
-            r#", "at_most": 50"#
-        } else {
-            ""
-        };
-        let boot_ms = boot.as_secs_f64() * 1e3;
-        println!(
-            r#"{{"metric": "{}_boot_median_ms", "value": {boot_ms:.2}{goal}}}"#,
-            entry.name
-        );
+        println!("{name:<16} {boot:>8.1} {run:>8.1} {end:>8.1}");
+        let goal = if name == "local" { r#", "at_most": 50"# } else { "" };
+        println!(r#"{{"metric": "{name}_boot_median_ms", "value": {boot:.2}{goal}}}"#);
         let ready = runtime.block_on(measure_ready(&backend))?;
-        println!("{:<15} {ready:>8.1?}  of one that is ready", "");
-        let ready_ms = ready.as_secs_f64() * 1e3;
-        println!(
-            r#"{{"metric": "{}_boot_ready_median_ms", "value": {ready_ms:.2}}}"#,
-            entry.name
-        );
+        println!("{:<16} {ready:>8.1} of one that is ready", "");
+        println!(r#"{{"metric": "{name}_boot_ready_median_ms", "value": {ready:.2}}}"#);
     }
     Ok(())
 }

@@ -343,12 +343,14 @@ impl Service {
     /// # Errors
     /// There is none of that id.
     pub async fn cancel(&self, id: RolloutId) -> Result<bool, ServiceError> {
-        if self.0.endings().contains_key(&id) {
-            self.0.supervisor.cancel(id);
-            return Ok(true);
-        }
+        // Asked before the row is read: between the two it may end, and then the row says so.
+        let ours = self.0.endings().contains_key(&id);
         match self.store().row(id).await?.state {
             RolloutState::Finished | RolloutState::Interrupted => Ok(false),
+            RolloutState::Queued | RolloutState::Running if ours => {
+                self.0.supervisor.cancel(id);
+                Ok(true)
+            }
             RolloutState::Queued | RolloutState::Running => Err(ServiceError::new(
                 Code::InvalidRequest,
                 format!("rollout {id} belongs to another process"),

@@ -11,6 +11,8 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     match name.as_deref().and_then(|name| name.to_str()) {
         Some("init") => crate::init::main(arguments.collect()),
         Some("guard") => crate::guard::main(arguments.collect()),
+        Some("leader") => crate::leader::main(arguments.collect()),
+        Some("drain") => crate::leader::drain(),
         Some("relay") => crate::relay::main(arguments.collect()),
         Some("proxy") => crate::proxy::main(arguments.collect()),
         _ => {

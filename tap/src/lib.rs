@@ -114,6 +114,9 @@ pub mod init;
 /// Keeps what one program starts in one tree.
 pub mod guard;
 
+/// Ends with a program whatever that leaves behind.
+pub mod leader;
+
 /// Carries connections out of the sandbox over one channel.
 pub mod relay;
 

@@ -1,10 +1,12 @@
+use crate::everywhere::for_backend;
+use crate::played::Fake;
 use crate::world::{BackendChoice, World, WorldPlan, agents_cache_dir, provider_url};
 use dressage_rollout::presets::Preset;
 use dressage_testkit::model::PresetScript;
 use dressage_wire::event::Stage;
 use dressage_wire::fault::Ended;
 use dressage_wire::reward::Separation;
-use dressage_wire::task::{CaptureMode, NetworkPolicy, Task, VerifyIn};
+use dressage_wire::task::{CaptureMode, Task, VerifyIn};
 use std::sync::Arc;
 
 async fn world() -> World {
@@ -97,24 +99,17 @@ async fn opencode_solves_a_preset_that_is_verified_in_a_fresh_sandbox() {
     assert_eq!(world.left(), 0);
 }
 
-async fn solves_at_a_provider(backend: &'static str) {
-    if provider_url(backend).is_none() {
-        eprintln!("SKIPPED: the environment names no provider of `{backend}`");
-        return;
-    }
+async fn solves_at_a_provider(name: &str, backend: BackendChoice) {
     let world = World::planned(WorldPlan {
         script: Arc::new(PresetScript),
         cache_dir: Some(agents_cache_dir()),
-        backend: BackendChoice::Named(backend),
+        backend,
         ..WorldPlan::default()
     })
     .await;
-    let mut task = preset("binary_search");
-    if backend == "huggingface" {
-        task.network = NetworkPolicy::Open;
-    }
+    let mut task = for_backend(name, preset("binary_search"));
     for command in &mut task.verify {
-        // The image of an emulator is the machine that it runs on, where `python` may be missing.
+        // The image is the machine that the provider runs on, where `python` may be missing.
         *command = command.replace("python -c", "python3 -c");
     }
     let done = world.run(task).await;
@@ -125,16 +120,27 @@ async fn solves_at_a_provider(backend: &'static str) {
     assert!(totals.calls >= 2, "{totals:?}");
     assert_eq!(totals.trainable_calls, totals.calls, "{totals:?}");
     assert!(done.outcome.warnings.is_empty(), "{:?}", done.outcome.warnings);
+    assert_eq!(world.left(), 0);
+}
+
+/// Over the provider that is played here, and over the one that the environment names.
+async fn solves_over_both(name: &'static str) {
+    let played = Fake::start();
+    solves_at_a_provider(name, BackendChoice::Over(name, Box::new(played.providers()))).await;
+    assert_eq!(played.living(), 0);
+    if provider_url(name).is_some() {
+        solves_at_a_provider(name, BackendChoice::Named(name)).await;
+    }
 }
 
 #[tokio::test]
 async fn opencode_solves_a_preset_in_a_sandbox_of_e2b() {
-    solves_at_a_provider("e2b").await;
+    solves_over_both("e2b").await;
 }
 
 #[tokio::test]
 async fn opencode_solves_a_preset_in_a_sandbox_of_hugging_face() {
-    solves_at_a_provider("huggingface").await;
+    solves_over_both("huggingface").await;
 }
 
 #[tokio::test]

@@ -46,14 +46,19 @@ impl RemoteSandbox {
             .script("prepare", scripts::PREPARE, &[&inside.home], As::User)
             .await?;
         let mut sources: Vec<_> = spec.assets.iter().map(|asset| asset.host_path.clone()).collect();
-        if spec.relay_port.is_some() {
+        let has_leader = inside.machine.waits_for_what_is_left();
+        if has_leader || spec.relay_port.is_some() {
             sources.push(config.tap_binary.clone());
         }
         let mut places = inside.bring(sources, config).await?;
-        if let Some(port) = spec.relay_port {
-            let program = places.pop().unwrap_or_default();
-            self.relay = Some(self.inside.start_relay(&program, port).await?);
+        let tap = places.get(spec.assets.len()).cloned().unwrap_or_default();
+        if has_leader {
+            let _ = inside.leader.set(tap.clone());
         }
+        if let Some(port) = spec.relay_port {
+            self.relay = Some(self.inside.start_relay(&tap, port).await?);
+        }
+        places.truncate(spec.assets.len());
         let names = spec.assets.iter().map(|asset| asset.name.clone());
         self.assets = names.zip(places).collect();
         Ok(())

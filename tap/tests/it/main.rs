@@ -9,6 +9,8 @@
 
 mod support;
 
+mod leader;
+
 mod streams;
 
 mod whole;

@@ -298,6 +298,11 @@ impl Machine for Envd {
         Ok(answer.body)
     }
 
+    /// Output comes through pipes, and envd waits for their ends before it waits for the process.
+    fn waits_for_what_is_left(&self) -> bool {
+        true
+    }
+
     fn carrier_address(&self) -> &'static str {
         CARRIER_ADDRESS
     }

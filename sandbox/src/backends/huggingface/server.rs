@@ -390,6 +390,11 @@ impl Machine for Server {
         Ok(answer.body)
     }
 
+    /// Output goes to files.
+    fn waits_for_what_is_left(&self) -> bool {
+        false
+    }
+
     fn carrier_address(&self) -> &'static str {
         CARRIER_ADDRESS
     }

@@ -160,10 +160,9 @@ impl Machine {
         std::thread::spawn(move || {
             use std::os::unix::process::ExitStatusExt;
             let status = child.wait().unwrap();
-            // What outlives it may hold its pipes.
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
-            while pipes.iter().any(|pipe| !pipe.is_finished()) && std::time::Instant::now() < deadline {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+            // As envd: what outlives it and holds its pipes holds up the news of its end.
+            for pipe in pipes {
+                pipe.join().unwrap();
             }
             let ended = status.code().ok_or(status.signal().unwrap_or(9));
             let _ = ending.send(Said::Ended(ended));

@@ -419,7 +419,7 @@ fn a_collector_that_cannot_be_reached_costs_a_rollout_nothing() {
         }
         let began = Instant::now();
         let ran = server.end(Signal::SIGTERM).expect(0);
-        assert!(began.elapsed() < Duration::from_secs(8), "{address}");
+        assert!(began.elapsed() < Duration::from_secs(30), "{address}");
         assert_eq!(
             ran.err.matches("export: traces ").count(),
             1,

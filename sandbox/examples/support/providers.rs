@@ -1,0 +1,62 @@
+//! Backends anywhere: an engine for containers, and providers that are played.
+
+use dressage_sandbox::{
+    AgentUser, Backend, DockerAccess, E2bAccess, HuggingFaceAccess, Providers, SandboxSpec,
+};
+use dressage_wire::task::NetworkPolicy;
+use fake::Fake;
+
+/// As the tests have it.
+#[path = "../../tests/it/spec.rs"]
+mod spec;
+
+/// An engine for containers.
+#[path = "../../tests/it/engine.rs"]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "it is the tests'")]
+mod engine;
+
+/// Providers that are played here.
+#[path = "../../tests/it/fake.rs"]
+#[allow(clippy::unwrap_used, clippy::panic, dead_code, reason = "it is the tests'")]
+mod fake;
+
+/// The providers that are played here, but where the environment names others.
+pub fn providers() -> Providers {
+    let mut providers = Fake::start().providers();
+    if let Some(host) = engine::engine() {
+        providers.docker = DockerAccess {
+            host: Some(host.to_owned()),
+            image: Some(engine::IMAGE.to_owned()),
+        };
+    }
+    if let Ok(url) = std::env::var("DRESSAGE_TEST_E2B_URL") {
+        providers.e2b = E2bAccess {
+            api_key: Some("e2b_test".to_owned().into()),
+            api_url: Some(url.clone()),
+            sandbox_url: Some(url),
+            // An emulator's accounts may be this machine's.
+            agent_user: Some(AgentUser::Default),
+            ..E2bAccess::default()
+        };
+    }
+    if let Ok(url) = std::env::var("DRESSAGE_TEST_HF_URL") {
+        providers.huggingface = HuggingFaceAccess {
+            token: Some("hf_test".to_owned().into()),
+            endpoint: Some(url),
+            ..HuggingFaceAccess::default()
+        };
+    }
+    providers
+}
+
+/// A small sandbox with a relay.
+pub fn spec(backend: &dyn Backend) -> SandboxSpec {
+    SandboxSpec {
+        relay_port: Some(7000),
+        network: match backend.name() {
+            "huggingface" => NetworkPolicy::Open,
+            _ => NetworkPolicy::None,
+        },
+        ..spec::spec()
+    }
+}
