@@ -94,14 +94,7 @@ pub fn tasks(path: &Path) -> Result<Vec<(PathBuf, Task)>, LoadError> {
     if !std::fs::metadata(path).map_err(read)?.is_dir() {
         return Ok(vec![(path.to_owned(), task(path)?)]);
     }
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(read)? {
-        let file = entry.map_err(read)?.path();
-        if kind(&file).is_some() && file.is_file() {
-            files.push(file);
-        }
-    }
-    files.sort();
+    let files = files(path).map_err(read)?;
     if files.is_empty() {
         return Err(LoadError::EmptyFolder {
             path: path.to_owned(),
@@ -111,6 +104,22 @@ pub fn tasks(path: &Path) -> Result<Vec<(PathBuf, Task)>, LoadError> {
         .into_iter()
         .map(|file| task(&file).map(|task| (file, task)))
         .collect()
+}
+
+/// The task files directly in a folder, by name.
+///
+/// # Errors
+/// Where the folder could not be read.
+pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let file = entry?.path();
+        if kind(&file).is_some() && file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 fn task(path: &Path) -> Result<Task, LoadError> {

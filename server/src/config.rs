@@ -121,6 +121,8 @@ pub struct Serve {
     pub allow_backends: Vec<String>,
     /// As `--allow-address`.
     pub allow_addresses: Vec<String>,
+    /// As `--tasks`.
+    pub tasks: Option<PathBuf>,
     /// As `--queue`.
     pub queue: Option<usize>,
     /// As `--backend-limit`.
@@ -237,6 +239,7 @@ impl Config {
         })?;
         let folder = path.parent().unwrap_or(Path::new("."));
         config.serve.api_keys = config.serve.api_keys.take().map(|file| folder.join(file));
+        config.serve.tasks = config.serve.tasks.take().map(|tasks| folder.join(tasks));
         for endpoint in config.endpoints.values_mut() {
             endpoint.ca_file = endpoint.ca_file.take().map(|file| folder.join(file));
         }

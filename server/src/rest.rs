@@ -21,6 +21,9 @@ pub mod held;
 /// What there is to choose from.
 pub mod catalogue;
 
+/// Task files: those that are offered, and any that is sent.
+pub mod tasks;
+
 /// One endpoint: pauses, the version of its weights, what it returns.
 pub mod endpoints;
 
@@ -65,7 +68,9 @@ pub fn router() -> Router<App> {
         .route("/sandboxes/{id}/end", post(machine::end))
         .route("/doctor", get(machine::doctor))
         .route("/presets", get(catalogue::presets))
-        .route("/tasks/read", post(catalogue::read_task))
+        .route("/tasks", get(tasks::list))
+        .route("/tasks/{name}", get(tasks::get))
+        .route("/tasks/read", post(tasks::read))
         .route("/queue", get(catalogue::queue))
         .route("/version", get(catalogue::version))
 }

@@ -60,6 +60,7 @@ use dressage_wire::probe::ProbeReport;
 use dressage_wire::rollout::{Recorder, RolloutOutcome};
 use dressage_wire::task::{AllowedHost, NetworkPolicy, SnapshotWhen, VerifyIn};
 use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -85,6 +86,8 @@ pub struct ServiceConfig {
     pub limits: QueueLimits,
     /// Which URLs callers may bring.
     pub client_base_url: ClientBaseUrl,
+    /// The folder whose task files are offered.
+    pub tasks: Option<PathBuf>,
     /// Sandboxes that are ready before they are asked for; closed with the service.
     pub pools: Pools,
 }

@@ -6,6 +6,37 @@ export const ROOT = new URL("../../../", import.meta.url);
 
 const KEY = "dressage.key";
 
+/** What this tab keeps, or this browser does; where a frame may keep nothing, it is there until the page is left. */
+class Kept {
+  #of;
+  #own = new Map();
+
+  constructor(of) {
+    this.#of = of;
+  }
+
+  get(name) {
+    try {
+      return globalThis[this.#of].getItem(name);
+    } catch {
+      return this.#own.get(name) ?? null;
+    }
+  }
+
+  set(name, value) {
+    try {
+      if (value === null) globalThis[this.#of].removeItem(name);
+      else globalThis[this.#of].setItem(name, value);
+    } catch {
+      if (value === null) this.#own.delete(name);
+      else this.#own.set(name, value);
+    }
+  }
+}
+
+export const ofTab = new Kept("sessionStorage");
+export const ofBrowser = new Kept("localStorage");
+
 let keyAsker = null;
 let asking = null;
 
@@ -15,11 +46,11 @@ export function setKeyAsker(asker) {
 }
 
 export function hasKey() {
-  return sessionStorage.getItem(KEY) !== null;
+  return ofTab.get(KEY) !== null;
 }
 
 export function forgetKey() {
-  sessionStorage.removeItem(KEY);
+  ofTab.set(KEY, null);
 }
 
 /** A failure that the server told of. */
@@ -45,7 +76,7 @@ export class Unreachable extends Error {
 /** Sends a request and gives the reply where it went well. Where a key is wanted it is asked for, and the request sent again. */
 export async function send(path, { method = "GET", body, headers = {}, signal } = {}) {
   for (;;) {
-    const key = sessionStorage.getItem(KEY);
+    const key = ofTab.get(KEY);
     const sent = { ...headers };
     if (key !== null) sent["x-api-key"] = key;
     if (body !== undefined) sent["content-type"] = "application/json";
@@ -63,11 +94,11 @@ export async function send(path, { method = "GET", body, headers = {}, signal } 
     const told = await reply.json().catch(() => ({}));
     const error = new ApiError(reply.status, told.error ?? {});
     if (reply.status !== 401 || !keyAsker) throw error;
-    if (sessionStorage.getItem(KEY) !== key) continue;
+    if (ofTab.get(KEY) !== key) continue;
     asking ??= keyAsker(key !== null).finally(() => (asking = null));
     const given = await asking;
     if (given === null) throw error;
-    sessionStorage.setItem(KEY, given);
+    ofTab.set(KEY, given);
   }
 }
 

@@ -42,6 +42,16 @@ export function put(node, ...children) {
   return node;
 }
 
+/** Has `work` put others in the place of what is in `box`; who is at one of its controls is then at the same of the new ones. */
+export function keepingFocus(box, work) {
+  const key = (node) => [node.closest("[data-id]")?.dataset.id, node.localName, node.getAttribute("aria-label") ?? node.textContent].join(" ");
+  const focused = box.contains(document.activeElement) ? document.activeElement : null;
+  const wanted = focused && key(focused);
+  work();
+  if (!focused || focused.isConnected) return;
+  [...box.querySelectorAll("a, button, input, select, summary")].find((node) => key(node) === wanted)?.focus({ preventScroll: true });
+}
+
 /** Runs `work` once in the next frame, however often it is asked for meanwhile; a page that is not shown has no frames. */
 export function eachFrame(work) {
   let asked = false;
@@ -92,6 +102,20 @@ export function toast(text, kind = "") {
   setTimeout(() => one.remove(), kind === "bad" ? 9000 : 4000);
 }
 
+/** Puts a text where it can be pasted from. Away from loopback a page without TLS is let by the older way only. */
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const field = h("textarea", { class: "sr", readOnly: true, value: text });
+  const before = document.activeElement;
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  before?.focus?.();
+  if (!done) throw new Error("the browser did not copy it");
+  return undefined;
+}
+
 /** A button that copies what `text` gives. */
 export function copyButton(text, label = "Copy") {
   return h("button", {
@@ -100,7 +124,7 @@ export function copyButton(text, label = "Copy") {
     onclick: async (event) => {
       const button = event.currentTarget;
       try {
-        await navigator.clipboard.writeText(text());
+        await copy(text());
         button.textContent = "Copied";
       } catch {
         button.textContent = "Not allowed";

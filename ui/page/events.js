@@ -39,7 +39,8 @@ export class Parser {
 
 /**
  * Follows a stream until it is told to stop, or `isLast` says that an event is the last. `onEvents` gets lists of them; what
- * came together comes together. A stream that ends well is over where `isOver` says so. `onState` is told `live`, `wait` (between two tries) and `off` (with the error, for good).
+ * came together comes together. A stream that ends well is over where `isOver` comes to say so, which may have to ask. `onState`
+ * is told `live`, `wait` (between two tries) and `off` (with the error, for good).
  */
 export function follow(path, { onEvents, onState = () => {}, isLast = () => false, isOver = () => false, after = null }) {
   let last = after;
@@ -108,7 +109,7 @@ export function follow(path, { onEvents, onState = () => {}, isLast = () => fals
       const began = performance.now();
       try {
         await read();
-        if (isOver()) stop();
+        if (await isOver()) stop();
       } catch (error) {
         if (stopped) return;
         // Not so the other failures: the server may be starting.

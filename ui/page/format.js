@@ -69,6 +69,11 @@ export function shortId(id) {
   return id ? id.slice(-8) : "–";
 }
 
+/** The title of a rollout as lists have it: its instruction's first line, which is cut after so many characters. */
+export function title(text) {
+  return [...text].length < 120 ? text : `${text}…`;
+}
+
 /** `prompt_ids_missing` as people write it. */
 export function words(name) {
   return name === null || name === undefined ? "–" : String(name).replaceAll("_", " ");

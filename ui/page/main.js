@@ -1,6 +1,6 @@
 // The frame of the page: navigation, theme, keys of the keyboard, and which view is shown.
 
-import { forgetKey, get, hasKey, setKeyAsker } from "./api.js";
+import { forgetKey, get, hasKey, ofBrowser, setKeyAsker } from "./api.js";
 import { h, put, svg, toast } from "./dom.js";
 import { failure, loading } from "./marks.js";
 import { go, here, onAddress, to, words } from "./router.js";
@@ -27,6 +27,8 @@ const VIEWS = [
 const LINKS = [["", "Rollouts", "r"], ["groups", "Groups", "g"], ["board", "Board", "b"], ["run", "Run", "n"], ["machine", "Machine", "m"]];
 
 const main = h("main", { id: "main", tabindex: "-1" });
+/** Says to those who listen which view is shown now. */
+const heard = h("div", { class: "sr", role: "status" });
 const dot = h("span", { class: "live-dot", "data-state": "wait", role: "status" });
 const navigation = h("nav", { "aria-label": "Views" }, LINKS.map(([view, name, key]) =>
   h("a", { href: to(view), "data-view": view, title: `${name} (g ${key})` }, name)));
@@ -47,11 +49,11 @@ const systemDark = matchMedia("(prefers-color-scheme: dark)");
 const themeButton = h("button", { type: "button", class: "button quiet", onclick: () => setTheme(THEMES[theme()]) });
 
 function theme() {
-  return localStorage.getItem("dressage.theme") ?? "auto";
+  return ofBrowser.get("dressage.theme") ?? "auto";
 }
 
 function setTheme(wanted) {
-  localStorage.setItem("dressage.theme", wanted);
+  ofBrowser.set("dressage.theme", wanted);
   const dark = wanted === "dark" || (wanted === "auto" && systemDark.matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   const icon = { auto: "M8 1.5a6.5 6.5 0 100 13z M8 1.5a6.5 6.5 0 010 13", light: "M8 4.5a3.5 3.5 0 100 7 3.5 3.5 0 000-7z", dark: "M13 9.8A5.8 5.8 0 016.2 3a5.8 5.8 0 106.8 6.8z" }[wanted];
@@ -104,8 +106,9 @@ function setKeyButton() {
 
 const KEYS = [
   ["g r", "rollouts"], ["g g", "groups"], ["g b", "board"], ["g n", "run"], ["g m", "machine"],
-  ["/", "search"], ["j  k", "next, previous in a list"], ["Enter", "open"], ["[  ]", "previous, next tab of a rollout"],
-  ["← →", "previous, next token"], ["↑ ↓", "token in the turn before, after"], ["?", "this list"],
+  ["/", "search"], ["j  k", "next, previous in a list"], ["Enter", "open"], ["x", "take a rollout for comparing"],
+  ["[  ]", "previous, next tab of a rollout"], ["← →", "previous, next token"], ["↑ ↓", "token in the turn before, after"],
+  ["Enter  ⇧ Enter", "next, previous that was found"], ["Ctrl Enter", "run what the form says"], ["?", "this list"],
 ];
 
 function help() {
@@ -125,7 +128,7 @@ function help() {
 let before = "";
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const writes = event.target.closest?.("input, textarea, select, dialog");
+  const writes = event.target.closest?.("input:not([type=checkbox]), textarea, select, dialog");
   if (writes) {
     if (event.key === "Escape") event.target.blur?.();
     return;
@@ -152,12 +155,16 @@ document.addEventListener("keydown", (event) => {
     const next = at < 0 ? 0 : at + (event.key === "j" ? 1 : -1);
     links[Math.min(links.length - 1, Math.max(0, next))].focus();
     event.preventDefault();
+  } else if (event.key === "x") {
+    document.activeElement?.closest("tr")?.querySelector("input[type=checkbox]")?.click();
   } else if (event.key === "[" || event.key === "]") {
     const tabs = [...main.querySelectorAll(".tabs a")];
     const at = tabs.findIndex((tab) => tab.getAttribute("aria-selected") === "true");
     if (at >= 0) {
       event.preventDefault();
-      tabs[(at + (event.key === "]" ? 1 : tabs.length - 1)) % tabs.length].click();
+      const next = tabs[(at + (event.key === "]" ? 1 : tabs.length - 1)) % tabs.length];
+      next.click();
+      next.focus({ preventScroll: true });
     }
   }
 });
@@ -167,8 +174,16 @@ document.addEventListener("keydown", (event) => {
 let leave = null;
 let shown = "";
 
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function show() {
-  const path = here().split("/").map(decodeURIComponent).join("/");
+  const path = here().split("/").map(decoded).join("/");
   const found = VIEWS.map(([pattern, view, link]) => ({ match: pattern.exec(path), view, link })).find(({ match }) => match);
   for (const link of navigation.children) {
     if (found && link.dataset.view === found.link) link.setAttribute("aria-current", "page");
@@ -202,11 +217,16 @@ function show() {
     words: words(),
     signal: left.signal,
     setLive: unlessLeft(setLive),
-    setTitle: unlessLeft((title) => (document.title = `${title} · Dressage`)),
+    setTitle: unlessLeft((title) => {
+      document.title = `${title} · Dressage`;
+      heard.textContent = title;
+    }),
     onLeave: (stop) => (left.signal.aborted ? stop() : stops.push(stop)),
     onChange: (work) => (mine.change = work),
     show: unlessLeft((...children) => put(main, ...children)),
   };
+  // Whoever goes on by keyboard begins where the new view begins.
+  if (leave) main.focus({ preventScroll: true });
   leave = mine;
   put(main, loading());
   setLive("none");
@@ -250,7 +270,7 @@ put(document.getElementById("page"),
         svg("circle", { cx: 14.5, cy: 16, r: 2.6, fill: "#f2b134" })), "Dressage"),
     navigation, h("span", { class: "space" }), dot, keyButton, themeButton,
     h("button", { type: "button", class: "button quiet", title: "Keys (?)", "aria-label": "Keys of the keyboard", onclick: help }, "?")),
-  main);
+  main, heard);
 onAddress(show);
 countRunning();
 window.addEventListener("unhandledrejection", (event) => {

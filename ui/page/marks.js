@@ -33,7 +33,7 @@ const ENDINGS = { completed: "good", budget: "warn", timeout: "bad", agent_error
 export function stateChip(row) {
   if (row.state === "queued") {
     const before = row.queue_position;
-    return h("span", { class: "chip" }, before === undefined || before === null ? "waits" : `waits, ${before} before`);
+    return h("span", { class: "chip" }, before === undefined || before === null ? "waits" : before === 0 ? "next" : `waits, ${before} before`);
   }
   if (row.state === "running") {
     const word = row.cancelling ? "stopping" : row.held_until_unix_ms ? "held" : row.stage ?? "runs";

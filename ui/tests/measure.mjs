@@ -1,14 +1,26 @@
-// Measures the page and prints a table for docs/benchmarks.md: `node ui/tests/measure.mjs`, where scripts/web-tests has been run
-// once.
+// Measures the page, and prints a line of JSON a value, as the benchmark driver reads them: scripts/bench-page runs it.
 
+import { execFileSync } from "node:child_process";
 import { createServer, request as forward } from "node:http";
 import { browse, serve, until } from "./harness.mjs";
 import { modelServer } from "./model.mjs";
 
 const server = await serve({ arguments: ["--concurrency", "4"] });
 const browser = await browse();
-const rows = [];
-const say = (what, wanted, measured, met) => rows.push(`| ${what} | ${wanted} | ${measured} | ${met ? "yes" : "**no**"} |`);
+const tell = (metric, value, goal = {}) => console.log(JSON.stringify({ metric, value: Math.round(value * 1000) / 1000, ...goal }));
+const FILL = `
+import sqlite3, sys
+store = sqlite3.connect(sys.argv[1] + "/dressage.db")
+columns = [row[1] for row in store.execute("PRAGMA table_info(rollouts)")]
+there, template = store.execute("SELECT count(*), min(number) FROM rollouts WHERE state = 'finished'").fetchone()
+own = {"number": None, "id": "printf('018f0000-0000-7000-8000-%012x', :i)", "task_id": "'task ' || (:i % 500)"}
+kept = [column for column in columns if own.get(column, column)]
+chosen = ", ".join(own.get(column, column) for column in kept)
+for number in range(10_000 - there):
+    made = store.execute(f"INSERT INTO rollouts ({', '.join(kept)}) SELECT {chosen} FROM rollouts WHERE number = :template", {"i": number, "template": template}).lastrowid
+    store.execute("INSERT INTO documents SELECT ?, kind, body FROM documents WHERE rollout = ?", (made, template))
+store.commit()
+`;
 const middle = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
 /** Milliseconds from the start of a navigation until `selector` is there. */
@@ -25,28 +37,26 @@ try {
   for (const id of ids) await server.ended(id);
 
   // First views, with nothing in the cache.
-  for (const [name, address, selector] of [["list of rollouts", "", "table.list tbody tr"], ["one rollout", `rollouts/${ids[0]}`, ".activity li:nth-child(5)"]]) {
+  const first = async (name, address, selector, goal, turns = 7) => {
     const times = [];
-    for (let turn = 0; turn < 7; turn += 1) {
+    for (let turn = 0; turn < turns; turn += 1) {
       const page = await browser.page();
       times.push(await view(page, `${server.base}/web/${address}`, selector));
       await page.context().close();
     }
-    say(`first view: ${name}`, "under 300 ms", `${middle(times).toFixed(0)} ms, worst ${Math.max(...times).toFixed(0)} ms`, middle(times) < 300);
-  }
+    tell(`${name}_median_ms`, middle(times), { at_most: goal });
+    tell(`${name}_worst_ms`, Math.max(...times));
+  };
+  await first("first_view_list", "", "table.list tbody tr", 300);
+  await first("first_view_rollout", `rollouts/${ids[0]}`, ".activity li:nth-child(5)", 300);
+  await first("first_view_board", "board", ".tile .value", 300);
 
   // A rollout of 60,000 sampled tokens.
   const words = ["def ", "merge", "(", "left", ", ", "right", ")", ":\n", "    ", "return ", "sorted", "x", " = ", "1", "\n"];
   const model = await modelServer((number) => ({ pieces: Array.from({ length: 2000 }, (_, at) => words[(at * 7 + number) % words.length]), tool: number < 29 ? { name: "bash", input: { command: `echo ${number}`, description: "x" } } : null }));
   const [long] = await server.submit({ task: { instruction: "Say much", limits: { max_tokens_cap: 0 } }, base_url: model.url, api_key: "x", model: "long" });
-  const { totals } = await server.ended(long);
-  const opened = [];
-  for (let turn = 0; turn < 5; turn += 1) {
-    const page = await browser.page();
-    opened.push(await view(page, `${server.base}/web/rollouts/${long}/tokens`, ".turn .trained .t"));
-    await page.context().close();
-  }
-  say(`tokens of a rollout with ${totals.completion_tokens.toLocaleString("en-US")} sampled ones`, "under 1 s", `${middle(opened).toFixed(0)} ms, worst ${Math.max(...opened).toFixed(0)} ms`, middle(opened) < 1000);
+  await server.ended(long);
+  await first("tokens_60k", `rollouts/${long}/tokens`, ".turn .trained .t", 1000, 5);
   await model.close();
 
   // From an event to what is shown of it.
@@ -71,7 +81,8 @@ try {
     if (event.type === "command_output") for (const [, number] of event.text.matchAll(/line-(\d+)-/g)) told[number] ??= at;
   }
   const delays = Object.entries(shown).filter(([number]) => Number(number) > 20).map(([number, at]) => at - told[number]);
-  say("from an event to what is shown of it", "under 100 ms", `${middle(delays)} ms, worst ${Math.max(...delays)} ms`, middle(delays) < 100);
+  tell("event_to_screen_median_ms", middle(delays), { at_most: 100 });
+  tell("event_to_screen_worst_ms", Math.max(...delays), { at_most: 100 });
   await page.context().close();
 
   // An hour of ten events a second, as fast as they are taken.
@@ -130,13 +141,22 @@ try {
     await hour.waitForTimeout(500);
     marks.push(await heap());
   }
-  const [early, late] = [marks[0], marks[3]];
-  say("memory of the page over an hour of events (36,000)", "stable", `${marks.map(([size]) => size.toFixed(1)).join(", ")} MB after each quarter; ${marks.map(([, nodes]) => nodes).join(", ")} elements`, late[0] < early[0] * 2 && late[1] < early[1] * 1.5);
+  marks.forEach(([size, nodes], at) => {
+    tell(`hour_heap_${(at + 1) * 15}min_mb`, size);
+    tell(`hour_elements_${(at + 1) * 15}min`, nodes);
+  });
+  // From the first quarter on what is kept is bounded, but for a line of numbers of each call.
+  tell("hour_heap_last_of_first_quarter", marks[3][0] / marks[0][0], { at_most: 1.5 });
+  tell("hour_elements_last_of_first_quarter", marks[3][1] / marks[0][1], { at_most: 1.1 });
   proxy.closeAllConnections();
   proxy.close();
 
-  console.log("| goal | wanted | measured | met |\n| --- | --- | --- | --- |");
-  console.log(rows.join("\n"));
+  // With 10,000 rollouts: copies of one, with ids of their own.
+  await server.crash();
+  execFileSync("python3", ["-c", FILL, server.env.DRESSAGE_DATA_DIR], { stdio: "inherit" });
+  await server.startAgain();
+  await first("first_view_list_of_10000", "", "table.list tbody tr", 300);
+  await first("first_view_search_of_10000", "?search=task%2077", "table.list tbody tr", 300);
 } finally {
   await browser.close();
   await server.stop();

@@ -15,8 +15,8 @@ export function dice(seed) {
 }
 
 /**
- * `reply(number, request)` gives `{pieces, tool, top}`: texts of tokens, a call of a tool (`{name, input}`) or none, and how many
- * alternatives. Titles and the like get a word.
+ * `reply(number, request)` gives `{pieces, tool, top, hold}`: texts of tokens, a call of a tool (`{name, input}`) or none, how many
+ * alternatives, and what the stream waits for after its first three tokens.
  */
 export async function modelServer(reply) {
   let calls = 0;
@@ -28,7 +28,7 @@ export async function modelServer(reply) {
   const server = createServer((request, response) => {
     let body = "";
     request.on("data", (data) => (body += data));
-    request.on("end", () => {
+    request.on("end", async () => {
       if (request.url.endsWith("/models")) {
         response.setHeader("content-type", "application/json");
         return response.end(JSON.stringify({ object: "list", data: [{ id: "hostile", object: "model" }] }));
@@ -53,9 +53,11 @@ export async function modelServer(reply) {
       response.setHeader("content-type", "text/event-stream");
       const send = (chunk) => response.write(`data: ${JSON.stringify({ ...base, object: "chat.completion.chunk", ...chunk })}\n\n`);
       send({ prompt_token_ids: prompt, choices: [{ index: 0, delta: { role: "assistant", content: "" }, logprobs: null, finish_reason: null }] });
-      for (let at = 0; at < tokens.length; at += 50) {
-        const some = tokens.slice(at, at + 50);
+      for (let at = 0, end; at < tokens.length; at = end) {
+        end = at + (said.hold && at === 0 ? 3 : 50);
+        const some = tokens.slice(at, end);
         send({ choices: [{ index: 0, delta: { content: some.map((one) => one.token).join("") }, logprobs: { content: some }, token_ids: some.map((one) => idOf(one.token)), finish_reason: null }] });
+        if (at === 0) await said.hold;
       }
       send({ choices: [{ index: 0, delta: call ? { tool_calls: [call] } : {}, logprobs: null, token_ids: [], finish_reason: call ? "tool_calls" : "stop" }] });
       send({ choices: [], usage });

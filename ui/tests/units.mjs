@@ -6,12 +6,14 @@ import { test } from "node:test";
 import { Parser } from "../page/events.js";
 import { duration, percent } from "../page/format.js";
 import { Trajectory, readMessage, readReply } from "../page/rollout/document.js";
-import { diff } from "../page/rollout/files.js";
-import { lanes } from "../page/rollout/graph.js";
+import { entropy } from "../page/rollout/charts.js";
+import { diff } from "../page/rollout/source.js";
+import { lanes, retries } from "../page/rollout/graph.js";
 import { Model } from "../page/rollout/model.js";
-import { chunks, entropy } from "../page/rollout/tokens.js";
+import { chunks } from "../page/rollout/tokens.js";
 import { plain } from "../page/text.js";
-import { commandLine, quoted } from "../page/views/run.js";
+import { parting } from "../page/views/compare.js";
+import { commandLine, prune, quoted } from "../page/run/elsewhere.js";
 
 test("any split of a stream gives the same events", () => {
   const text = "event: position\nid: a-0\ndata: {}\n\n:\n\nid: a-1\nevent: agent\ndata: {\"text\":\"ü😀\"}\n\nid: 2\ndata: a\ndata:b\n\nid: 3\ndata: cut";
@@ -124,6 +126,47 @@ test("a command line is read by a shell as it was meant", () => {
   }
   assert.equal(commandLine({ endpoint: "vllm", n: 4, disable_thinking: true, task: { instruction: "do it", verify: ["test -f 'a b'"], limits: { max_calls: 3 } } }),
     "dressage run \\\n  --endpoint vllm \\\n  -n 4 \\\n  --disable-thinking=true \\\n  --max-calls 3 \\\n  --verify 'test -f '\\''a b'\\''' \\\n  'do it'");
+});
+
+test("a command line names what the form was filled from, and puts into a file what no option says", () => {
+  const task = { instruction: "do it", verify: ["true"], limits: { max_calls: 3 } };
+  const from = { preset: "fizzbuzz", task };
+  assert.equal(commandLine({ endpoint: "demo", preset: "fizzbuzz" }, { from }), "dressage run \\\n  --preset fizzbuzz \\\n  --endpoint demo");
+  const changed = { ...task, limits: { max_calls: 4 }, network: { allow: ["a.example", "b.example:22"] } };
+  assert.equal(commandLine({ endpoint: "demo", task: changed }, { from }),
+    "dressage run \\\n  --preset fizzbuzz \\\n  --endpoint demo \\\n  --max-calls 4 \\\n  --network allow:a.example,b.example:22");
+  const file = { path: "/srv/my tasks/x.toml", task: { ...task, files: { a: "b" } } };
+  assert.equal(commandLine({ endpoint: "demo", task: { ...file.task, limits: { max_calls: 3, agent_timeout_s: 5 } } }, { from: file }),
+    "dressage run \\\n  --endpoint demo \\\n  --agent-timeout 5 \\\n  '/srv/my tasks/x.toml'");
+  // A limit that was taken away has no option, nor have files, nor an instruction that would be taken for something else.
+  for (const [one, given] of [[{ ...task, limits: {} }, from], [{ ...task, files: { a: "it's" } }, from], [{ instruction: "-x" }, null], [{ instruction: "@x" }, null], [{ instruction: "x.toml" }, null]]) {
+    const said = commandLine({ endpoint: "demo", task: one }, { from: given });
+    const text = /^cat >task\.json <<'TASK'\n([^]*)\nTASK\ndressage run \\\n {2}--endpoint demo \\\n {2}task\.json$/.exec(said)?.[1];
+    if (given && !one.files) assert.match(said, /^dressage run/);
+    else assert.deepEqual(JSON.parse(text), one);
+  }
+});
+
+test("what is as usual is left out", () => {
+  const usual = { setup: [], limits: { a: 1, b: null }, network: "none", files: {} };
+  assert.equal(prune({ setup: [], limits: { a: 1, b: null }, network: "none", files: {} }, usual), undefined);
+  assert.deepEqual(prune({ instruction: "x", setup: ["y"], limits: { a: 2, b: null }, network: { allow: [] }, files: { z: { base64: "" } } }, usual),
+    { instruction: "x", setup: ["y"], limits: { a: 2 }, network: { allow: [] }, files: { z: { base64: "" } } });
+});
+
+test("where two rollouts part is the first token that one sampled and the other did not", () => {
+  const trajectory = (...turns) => new Trajectory({ contents: [], calls: turns.map((ids, index) => ({ meta: { index, purpose: "agent" }, continues: index === 0 ? null : index - 1, flags: [], request: { messages: { base: null, shared: 0, tail: [] } }, completions: [{ token_ids: ids, tokens: [], logprobs: [], top_logprobs: [] }] })) });
+  const one = trajectory([1, 2], [3, 4, 5]);
+  assert.equal(parting(one, trajectory([1, 2], [3, 4, 5])), "end");
+  assert.deepEqual(parting(one, trajectory([1, 2], [3, 9, 5])), { calls: [1, 1], token: 1 });
+  assert.deepEqual(parting(one, trajectory([1], [3])), { calls: [0, 0], token: 1 });
+  assert.equal(parting(one, trajectory()), null);
+});
+
+test("an attempt that was given up leads to the one that took its place", () => {
+  const call = (index, key, ...flags) => ({ index, flags, meta: { retry_key: key } });
+  const { by, of } = retries([call(0, "a", "superseded"), call(1, "b"), call(2, "a", "superseded"), call(3, "a"), call(4, "c", "superseded")]);
+  assert.deepEqual([[...by], [...of]], [[[0, 2], [2, 3]], [[2, 0], [3, 2]]]);
 });
 
 test("numbers are written as people read them", () => {

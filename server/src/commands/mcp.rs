@@ -54,6 +54,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failu
         limits: QueueLimits::of(arguments.concurrency.max(1)),
         // Whoever started this program may use what its environment holds.
         client_base_url: ClientBaseUrl::Any,
+        tasks: None,
         pools: warm::pools(&WarmArguments::default(), context)?,
     };
     let service = Service::start(Arc::new(context.clone()), config).await?;

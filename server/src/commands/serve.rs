@@ -63,6 +63,9 @@ pub struct Arguments {
     /// An address that is not public and that tasks may allow their sandboxes, as it is in tasks; repeatable.
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = address, help_heading = "Access")]
     pub allow_address: Vec<AllowedHost>,
+    /// A folder of task files that are offered beside the ready-made tasks.
+    #[arg(long, value_name = "DIR", help_heading = "Rollouts")]
+    pub tasks: Option<PathBuf>,
     /// Rollouts at once.
     #[arg(long, value_name = "COUNT", help_heading = "Rollouts")]
     pub concurrency: Option<usize>,
@@ -259,7 +262,23 @@ fn service(
             endpoints: limits(&file.endpoint_limits, &arguments.endpoint_limit),
         },
         client_base_url,
+        tasks: tasks(arguments.tasks.as_ref().or(file.tasks.as_ref()))?,
         pools: warm::pools(&arguments.warm, context)?,
+    })
+}
+
+/// The folder of task files, if it is one. Its path is one that another program can be given.
+fn tasks(folder: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
+    let Some(folder) = folder else { return Ok(None) };
+    let found = folder
+        .canonicalize()
+        .and_then(|found| std::fs::read_dir(&found).map(|_| found));
+    found.map(Some).map_err(|error| {
+        Failure::input(format!(
+            "folder of tasks `{}` could not be read",
+            folder.display()
+        ))
+        .cause(error.to_string())
     })
 }
 

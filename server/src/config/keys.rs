@@ -123,6 +123,12 @@ pub const KEYS: &[Key] = &[
         "[\"10.0.0.5:8080\"]",
         "addresses that are not public and that tasks may have in `network.allow`; those of `--allow-address` count as well",
     ),
+    key(
+        "serve",
+        "tasks",
+        "\"tasks\"",
+        "folder of task files that are offered beside the ready-made tasks; relative to this file",
+    ),
     key("serve", "queue", "10000", "rollouts that may wait; default 10000"),
     key(
         "serve",

@@ -1,15 +1,11 @@
-use super::held::read_body;
 use super::records::TRAINING_SCHEMA_VERSION;
 use crate::endpoints::{self, Choice, Chosen};
-use crate::http::{App, JsonBody};
-use crate::service::ServiceError;
+use crate::http::App;
 use axum::Json;
 use axum::extract::State;
 use dressage_rollout::LiveState;
 use dressage_rollout::presets::PRESETS;
 use dressage_wire::export::Shape;
-use dressage_wire::task::Task;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 /// What this server is, and which versions of stored and exported forms it writes.
@@ -127,46 +123,6 @@ pub async fn presets() -> Json<Value> {
         .iter()
         .map(|preset| json!({"name": preset.name, "title": preset.title, "task": preset.task()}));
     Json(json!({"presets": listed.collect::<Vec<_>>()}))
-}
-
-/// The text of a task file.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TaskText {
-    /// The text.
-    #[schema(example = "instruction = \"Write hello.txt.\"")]
-    pub text: String,
-    /// What it is written in.
-    pub format: TaskFormat,
-}
-
-/// What a task file is written in.
-#[derive(Clone, Copy, Debug, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskFormat {
-    /// TOML.
-    Toml,
-    /// JSON.
-    Json,
-}
-
-/// Reads a task file, and gives the task with its defaults as `task` of a request has it.
-#[utoipa::path(
-    post, path = "/api/v1/tasks/read", tag = "catalogue", operation_id = "read_task",
-    request_body = TaskText,
-    responses(
-        (status = 200, description = "The task.", body = Object, example = json!({"task": {"instruction": "Write hello.txt.", "verify": []}})),
-        (status = 422, description = "It is no task.", body = crate::http::ErrorBody),
-    )
-)]
-pub async fn read_task(body: JsonBody) -> Result<Json<Value>, ServiceError> {
-    let file: TaskText = read_body(body)?;
-    let task = match file.format {
-        TaskFormat::Toml => Task::from_toml(&file.text),
-        TaskFormat::Json => Task::from_json(file.text.as_bytes()),
-    };
-    let task = task.map_err(|error| ServiceError::task("", &error))?;
-    Ok(Json(json!({ "task": task })))
 }
 
 /// What waits and runs, and the limits.

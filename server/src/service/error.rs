@@ -73,6 +73,7 @@ codes! {
     UnknownCall "unknown_call" 404 "the rollout has no call of this index",
     UnknownEndpoint "unknown_endpoint" 404 "no endpoint has this name",
     UnknownSandbox "unknown_sandbox" 404 "no sandbox of this data directory has this id",
+    UnknownTask "unknown_task" 404 "no task file of this name is offered",
     UnknownFile "unknown_file" 404 "the rollout has no file at this path",
     MethodNotAllowed "method_not_allowed" 405 "the path does not take this method; `Allow` says which it takes",
     BodyTooSlow "body_too_slow" 408 "the body arrived too slowly, and was not waited for",

@@ -42,7 +42,7 @@ export function activity(id, model, follows) {
   }
 
   function line(entry) {
-    const since = model.first === null ? 0 : Math.max(0, entry.at - model.first);
+    const since = model.began === null ? 0 : Math.max(0, entry.at - model.began);
     const [kind, ...what] = said(entry);
     return h("li", { "data-stage": entry.stage ?? null }, h("time", { title: new Date(entry.at).toISOString() }, since < 1000 ? `${since} ms` : duration(since)),
       h("span", { class: `sign ${kind}` }), h("div", { class: "what" }, what));
@@ -97,7 +97,7 @@ export function activity(id, model, follows) {
 function agentSaid(event) {
   switch (event.kind) {
     case "text":
-      return ["", block(event.text, { kind: "said", part: 4000 })];
+      return ["", block(event.text.replace(/^\s*\n|\s+$/g, ""), { kind: "said", part: 4000 })];
     case "tool":
       return [event.failed ? "bad" : "tool", h("b", null, plain(event.name)), " ", h("code", { class: "wrap" }, plain(event.input.slice(0, 600))), event.failed && [" ", h("span", { class: "chip bad" }, "failed")]];
     case "error":

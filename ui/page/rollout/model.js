@@ -26,6 +26,11 @@ export class Model {
   first = null;
   last = null;
 
+  /** When it began to run: what went before was waiting. */
+  get began() {
+    return this.stages.boot.started ?? this.first;
+  }
+
   /** The stage that it is in. */
   get stage() {
     return STAGES.find((stage) => this.stages[stage].state === "now") ?? null;
@@ -80,6 +85,7 @@ export class Model {
         return undefined;
       }
       case "agent":
+        if (what.event.kind === "text" && what.event.text.trim() === "") return undefined;
         return this.#note(at, { kind: "agent", stage: "agent", agent: what.event });
       case "call_started":
         this.open.set(what.call, { at, tokens: 0, text: "" });

@@ -1,16 +1,21 @@
 // The stages of a rollout on a line of time, with its calls on it.
 
-import { h, put } from "../dom.js";
+import { h, put, svg } from "../dom.js";
 import { brief, duration, words } from "../format.js";
 import { STAGES } from "../marks.js";
 import { to } from "../router.js";
 
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 15000, 30000, 60000, 120000, 300000, 600000, 1800000, 3600000];
 
+/** Calls that have a mark of their own, which leads to their tokens; the earlier ones of very many are drawn together. */
+const MARKS_MAX = 500;
+
 /** What is shown of `model`; `update` draws it anew, as often as one likes. */
 export function timeline(id, model) {
   const lane = h("div", { class: "lane" });
-  const calls = h("div", { class: "lane calls", role: "group", "aria-label": "calls" });
+  const earlier = svg("path", {});
+  const together = svg("svg", { class: "together", preserveAspectRatio: "none", "aria-hidden": "true" }, earlier);
+  const calls = h("div", { class: "lane calls", role: "group", "aria-label": "calls" }, together);
   const axis = h("div", { class: "axis", "aria-hidden": "true" });
   const table = h("div", { class: "stage-table", role: "list", "aria-label": "stages" });
   const node = h("div", { class: "stack" }, table, h("div", { class: "timeline" }, lane, calls, axis), h("div", { class: "legend" },
@@ -18,6 +23,9 @@ export function timeline(id, model) {
     h("span", null, h("i", { class: "call" }), "a call of the agent"), h("span", null, h("i", { class: "other" }), "another call")));
   const made = new Map();
   const flying = new Map();
+  /** Calls that are drawn together, and how. */
+  let folded = 0;
+  let path = "";
 
   function update(now = Date.now()) {
     const began = STAGES.map((stage) => model.stages[stage].started).find((at) => at !== null) ?? null;
@@ -41,7 +49,22 @@ export function timeline(id, model) {
       return h("div", { class: `stage${one.state === "now" ? " now" : ""}`, "data-stage": stage, title: `${stage}: ${duration(ms)}`, style: { left: left(one.started), width: width(ms) } },
         wide ? `${stage} · ${duration(ms)}` : "");
     }));
-    for (const call of model.calls) {
+    if (made.size + folded > model.calls.length) {
+      // It began again.
+      for (const mark of made.values()) mark.remove();
+      made.clear();
+      [folded, path] = [0, ""];
+    }
+    const before = folded;
+    for (; model.calls.length - folded > MARKS_MAX; folded += 1) {
+      const call = model.calls[folded];
+      path += `M${Math.max(0, call.began - began)} 8h${Math.max(1, call.duration_ms)}`;
+      made.get(call.id)?.remove();
+      made.delete(call.id);
+    }
+    if (before !== folded) earlier.setAttribute("d", path);
+    together.setAttribute("viewBox", `0 0 ${whole} 16`);
+    for (const call of model.calls.slice(folded)) {
       let mark = made.get(call.id);
       if (!mark) {
         const kind = call.end !== "complete" && call.end !== "budget" ? " failed" : call.purpose === "agent" ? "" : " other";
@@ -66,11 +89,6 @@ export function timeline(id, model) {
       if (model.open.has(call)) continue;
       mark.remove();
       flying.delete(call);
-    }
-    if (made.size > model.calls.length) {
-      // It began again.
-      made.clear();
-      put(calls);
     }
     const step = STEPS.find((one) => whole / one <= 8) ?? whole / 6;
     const marks = [];

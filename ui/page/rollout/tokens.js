@@ -1,11 +1,12 @@
 // Every token of a rollout: what was sampled, coloured by its log-probability, between what was context. Only what is near the
 // window is in the document, so that the number of tokens does not matter.
 
-import { h, put, svg, toast } from "../dom.js";
+import { h, put, toast } from "../dom.js";
 import { brief, count, duration, number, percent, words } from "../format.js";
 import { flagChip, purposeChip, whyUntrained } from "../marks.js";
 import { setWords, to } from "../router.js";
 import { plain, signOf } from "../text.js";
+import { along, entropy, histogram, mean } from "./charts.js";
 import { fetchDocument } from "./document.js";
 
 /** Tokens of a chunk, about; it ends at a line feed where there is one. */
@@ -24,6 +25,9 @@ function level(logprob) {
 }
 
 const CONTROL = /^(<\|[^>]*\|>|<\/?[A-Za-z_][\w.-]*>|\[[A-Z_/]+\]|<｜[^>]*｜>|<[a-z]+_of_[a-z]+>)$/;
+
+/** Sampled tokens whose alternatives are read before anybody asks for one. */
+const AT_ONCE_MAX = 20_000;
 
 /** Where chunks begin, over texts of tokens. */
 export function chunks(texts, length) {
@@ -47,11 +51,12 @@ export function chunks(texts, length) {
   return starts;
 }
 
+/** `reread` takes a later document of the same rollout: what is there stays in its place. */
 export function tokens(page, id, trajectory, wanted) {
-  const calls = trajectory.calls;
-  if (calls.length === 0) return { node: h("div", { class: "panel empty" }, h("h2", null, "No calls yet"), h("p", null, "Tokens are here as soon as the first call has ended.")) };
+  let calls = [];
   const list = h("div", { class: "tokens", tabindex: "0", role: "group", "aria-label": "Tokens; the arrow keys go from one to the next", "aria-describedby": "token-help" });
-  const inspector = h("div", { class: "body stack" });
+  const none = h("div", { class: "panel empty" }, h("h2", null, "No calls yet"), h("p", null, "Tokens are here as soon as the first call has ended."));
+  const inspector = h("div", { class: "body stack", "aria-live": "polite" });
   const parts = new Map();
   let vocabulary = null;
   let selected = null;
@@ -151,39 +156,70 @@ export function tokens(page, id, trajectory, wanted) {
 
   // Turns
 
-  for (const call of calls) list.append(turn(call));
-
   function turn(call) {
     const trained = h("div", { class: "trained" });
-    const own = { call, parts: [], node: null };
+    const own = { call, parts: [], node: null, head: h("div"), showContext: null };
     parts.set(call.index, own);
     const texts = call.tokens.length > 0 ? call.tokens : null;
-    const length = Math.max(call.ids.length, call.tokens.length);
+    const length = lengthOf(call);
     if (length === 0) {
       trained.append(h("span", { class: "muted" }, call.meta.level === "text" ? "The endpoint sent neither ids nor log-probabilities: there are no tokens to show." : "Nothing was sampled."));
     }
     const starts = chunks(texts, length);
     starts.forEach((from, place) => {
-      const part = { call, texts, ids: call.ids, logprobs: call.logprobs, from, to: starts[place + 1] ?? length, context: false, filled: false, node: null };
+      const part = { own, texts, ids: call.ids, logprobs: call.logprobs, from, to: starts[place + 1] ?? length, context: false, filled: false, node: null };
       own.parts.push(part);
       trained.append(chunk(part));
     });
-    const why = call.trainable ? null : whyUntrained(call.untrained);
-    own.node = h("section", { class: "turn", id: `call-${call.index}`, "aria-label": `call ${call.index}` },
-      h("header", null, h("b", null, `call ${call.index}`), purposeChip(call.meta.purpose),
-        h("span", { class: `chip ${call.trainable ? "good" : "warn"}` }, call.trainable ? "trained" : "not trained"),
-        h("span", { class: "muted number" }, `${count(length)} sampled, ${duration(call.meta.duration_ms)}`),
-        call.first?.finish_reason && h("span", { class: "chip" }, words(call.first.finish_reason)),
-        call.flags.map(flagChip),
-        h("span", { class: "space" }),
-        length > 0 && call.logprobs.length > 0 && h("span", { class: "small muted number", title: "mean of the log-probabilities" }, `mean ${number(mean(call.logprobs))}`)),
-      why && h("div", { class: "why" }, `Not trained: ${why}.`),
-      context(call, own), trained);
+    head(own);
+    own.node = h("section", { class: "turn", id: `call-${call.index}`, "aria-label": `call ${call.index}` }, own.head, context(own), trained);
     return own.node;
   }
 
+  const lengthOf = (call) => Math.max(call.ids.length, call.tokens.length);
+
+  /** What is said of a turn; it changes when the other calls are known. */
+  function head(own) {
+    const { call } = own;
+    const length = lengthOf(call);
+    const why = call.trainable ? null : whyUntrained(call.untrained);
+    put(own.head, h("header", null, h("b", null, `call ${call.index}`), purposeChip(call.meta.purpose),
+      h("span", { class: `chip ${call.trainable ? "good" : "warn"}` }, call.trainable ? "trained" : "not trained"),
+      h("span", { class: "muted number" }, `${count(length)} sampled, ${duration(call.meta.duration_ms)}`),
+      call.first?.finish_reason && h("span", { class: "chip" }, words(call.first.finish_reason)),
+      call.flags.map(flagChip),
+      h("span", { class: "space" }),
+      length > 0 && call.logprobs.length > 0 && h("span", { class: "small muted number", title: "mean of the log-probabilities" }, `mean ${number(mean(call.logprobs))}`)),
+    why && h("div", { class: "why" }, `Not trained: ${why}.`));
+  }
+
+  /** Shows a later document: turns that are there stay, and those that are new come to the end. */
+  function reread(document) {
+    trajectory = document;
+    calls = trajectory.calls;
+    vocabulary = null;
+    full = null;
+    fullAsked = null;
+    for (const call of calls) {
+      const own = parts.get(call.index);
+      if (own) {
+        own.call = call;
+        head(own);
+      } else list.append(turn(call));
+    }
+    put(jump, calls.map((call) => h("option", { value: String(call.index) }, `call ${call.index} · ${words(call.meta.purpose)} · ${brief(lengthOf(call))}`)));
+    put(node, calls.length === 0 ? none : view);
+    node.className = calls.length === 0 ? "" : "columns";
+    if (selected) jump.value = String(selected.part.own.call.index);
+    scope = null;
+    drawCharts();
+    const sampled = calls.reduce((sum, call) => sum + lengthOf(call), 0);
+    if (sampled > 0 && sampled <= AT_ONCE_MAX) readAlternatives();
+  }
+
   /** The prompt: what of it is new since the call it goes on from, and all of it; both folded. */
-  function context(call, own) {
+  function context(own) {
+    const { call } = own;
     const length = trajectory.promptLength(call);
     const before = call.prompt?.base !== null && call.prompt ? trajectory.call(call.prompt.base) : null;
     const shared = call.prompt?.shared ?? 0;
@@ -195,22 +231,25 @@ export function tokens(page, id, trajectory, wanted) {
     const details = h("details", { class: "context" }, h("summary", null, label), broken && h("p", null,
       h("span", { class: "chip warn" }, "prefix break"), ` at token ${count(broken.at)}, ${broken.inside_completion ? "inside the earlier reply" : "inside the earlier prompt"}: expected `,
       idText(broken.expected_token_id), ", found ", broken.found_token_id === null ? "the end" : idText(broken.found_token_id)), body);
-    details.addEventListener("toggle", () => {
-      if (!details.open || body.firstChild) return;
-      const ids = trajectory.promptIds(call);
+    let shownFrom = null;
+    /** Has the prompt there from a token on; from where it is new, if none is named. */
+    own.showContext = (from = null) => {
+      const ids = trajectory.promptIds(own.call);
       if (!ids) return put(body, h("span", { class: "muted" }, "The ids of the prompt were not captured."));
-      showContext(shared > 0 && shared < ids.length ? shared : 0);
-      function showContext(from) {
-        vocabulary ??= trajectory.vocabulary();
-        const texts = ids.map((one) => vocabulary.get(one));
-        put(body, from > 0 && h("button", { type: "button", class: "button small", onclick: () => showContext(0) }, `The ${count(from)} before them too`));
-        own.parts = own.parts.filter((part) => !part.context);
-        const starts = chunks(null, ids.length - from);
-        const made = starts.map((start, place) => ({ call, texts, ids, logprobs: null, from: from + start, to: from + (starts[place + 1] ?? ids.length - from), context: true, filled: false, node: null }));
-        own.parts.unshift(...made);
-        for (const part of made) body.append(chunk(part));
-      }
-    });
+      const start = shared > 0 && shared < ids.length && (from === null || from >= shared) ? shared : 0;
+      if (shownFrom !== null && shownFrom <= start) return undefined;
+      shownFrom = start;
+      vocabulary ??= trajectory.vocabulary();
+      const texts = ids.map((one) => vocabulary.get(one));
+      put(body, start > 0 && h("button", { type: "button", class: "button small", onclick: () => own.showContext(0) }, `The ${count(start)} before them too`));
+      own.parts = own.parts.filter((part) => !part.context);
+      const starts = chunks(null, ids.length - start);
+      const made = starts.map((one, place) => ({ own, texts, ids, logprobs: null, from: start + one, to: start + (starts[place + 1] ?? ids.length - start), context: true, filled: false, node: null }));
+      own.parts.unshift(...made);
+      for (const part of made) body.append(chunk(part));
+      return undefined;
+    };
+    details.addEventListener("toggle", () => details.open && own.showContext());
     own.details = details;
     return details;
   }
@@ -230,10 +269,12 @@ export function tokens(page, id, trajectory, wanted) {
     mark(selected, true);
     if (scroll) part.node.children[at - part.from]?.scrollIntoView({ block: "nearest" });
     inspect();
+    drawCharts();
+    jump.value = String(part.own.call.index);
     if (keep && !part.context) remember();
   }
 
-  const remember = () => setWords({ call: selected.part.call.index, token: selected.at });
+  const remember = () => setWords({ call: selected.part.own.call.index, token: selected.at });
 
   function mark(one, on) {
     const node = one?.part.filled && one.part.node.children[one.at - one.part.from];
@@ -242,7 +283,7 @@ export function tokens(page, id, trajectory, wanted) {
 
   function inspect() {
     const { part, at } = selected;
-    const { call } = part;
+    const { call } = part.own;
     const text = part.texts?.[at];
     const logprob = part.logprobs?.[at];
     const one = part.ids?.[at];
@@ -264,18 +305,21 @@ export function tokens(page, id, trajectory, wanted) {
     return [...text].map((character) => (character === " " ? "␣" : character === "\n" ? "↵" : character === "\t" ? "⇥" : /[\p{Cc}\p{Cf}]/u.test(character) ? signOf(character) : character)).join("");
   }
 
+  function readAlternatives() {
+    fullAsked ??= fetchDocument(id, { top: true, signal: page.signal }).then((got) => {
+      full = got;
+      if (selected) inspect();
+      scope = null;
+      drawCharts();
+    }, () => {
+      fullAsked = null;
+    });
+  }
+
   function alternatives(part, at) {
-    const of = full?.call(part.call.index)?.first?.top_logprobs?.[at];
+    const of = full?.call(part.own.call.index)?.first?.top_logprobs?.[at];
     if (full === null) {
-      if (fullAsked === null) {
-        fullAsked = fetchDocument(id, { top: true, signal: page.signal }).then((got) => {
-          full = got;
-          if (selected) inspect();
-          drawEntropy();
-        }, () => {
-          fullAsked = null;
-        });
-      }
+      readAlternatives();
       return h("p", { class: "small faint" }, "Alternatives are being read…");
     }
     if (!of || of.length === 0) return h("p", { class: "small faint" }, "No alternatives were asked for: ", h("code", null, "top_logprobs"), " of a rollout keeps up to 20.");
@@ -300,7 +344,7 @@ export function tokens(page, id, trajectory, wanted) {
   list.addEventListener("keydown", (event) => {
     const steps = { ArrowRight: 1, ArrowLeft: -1, PageDown: 50, PageUp: -50 };
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      const at = calls.findIndex((call) => call === selected?.part.call) + (event.key === "ArrowDown" ? 1 : -1);
+      const at = calls.findIndex((call) => call === selected?.part.own.call) + (event.key === "ArrowDown" ? 1 : -1);
       const own = calls[at] && parts.get(calls[at].index);
       const first = own?.parts.find((part) => !part.context);
       if (first) {
@@ -345,10 +389,11 @@ export function tokens(page, id, trajectory, wanted) {
   // Searching
 
   const places = h("span", { class: "small muted", role: "status" });
+  /** Where it was found: call, whether in its prompt, place. */
   let hits = [];
   let hitAt = -1;
   const search = h("input", {
-    type: "search", placeholder: "Find an id or a text", "aria-label": "Find a token by id or text",
+    type: "search", placeholder: "Find an id or a text", "aria-label": "Find a token by id or text", title: "a number is an id; in quotes it is a text",
     onkeydown: (event) => {
       if (event.key === "Enter") {
         event.preventDefault();
@@ -361,78 +406,113 @@ export function tokens(page, id, trajectory, wanted) {
   function find(what) {
     hits = [];
     hitAt = -1;
-    found = null;
-    if (what !== "") {
-      const byId = /^#?\d+$/.test(what) ? Number(what.replace("#", "")) : null;
-      found = byId;
+    found = /^#?\d+$/.test(what) ? Number(what.replace("#", "")) : null;
+    const text = found === null ? what.replace(/^"(.*)"$/s, "$1") : "";
+    if (found !== null || text !== "") {
+      vocabulary ??= trajectory.vocabulary();
+      const is = (one, name) => (found !== null ? one === found : name?.includes(text));
       for (const call of calls) {
-        for (const part of parts.get(call.index).parts.filter((one) => !one.context)) {
-          for (let at = part.from; at < part.to; at += 1) {
-            if (byId !== null ? part.ids?.[at] === byId : part.texts?.[at]?.includes(what)) hits.push([part, at]);
-          }
-        }
+        // What a prompt shares with an earlier one was looked through there.
+        const from = call.prompt?.base === null ? 0 : call.prompt?.shared ?? 0;
+        call.prompt?.tail.forEach((one, at) => is(one, vocabulary.get(one)) && hits.push({ call, context: true, at: from + at }));
+        const length = lengthOf(call);
+        for (let at = 0; at < length; at += 1) if (is(call.ids[at], call.tokens[at])) hits.push({ call, context: false, at });
+        if (found === null) hits.push(...across(call, text));
       }
-      if (byId === null) hits.push(...across(what));
     }
     for (const own of parts.values()) {
       for (const part of own.parts) {
         if (part.filled) for (const node of part.node.children) node.classList.toggle("found", found !== null && part.ids?.[Number(node.dataset.at)] === found);
       }
     }
-    places.textContent = what === "" ? "" : `${count(hits.length)} found`;
+    const before = hits.filter((hit) => hit.context).length;
+    places.textContent = what === "" ? "" : `${count(hits.length - before)} found${before > 0 ? `, ${count(before)} in context` : ""}`;
   }
 
   /** Texts that go over several tokens: where they begin. */
-  function across(what) {
+  function across(call, text) {
     const out = [];
-    if (what.length < 2) return out;
-    for (const call of calls) {
-      if (call.tokens.length === 0) continue;
-      const ends = [];
-      let length = 0;
-      for (const text of call.tokens) ends.push((length += text.length));
-      const whole = call.tokens.join("");
-      const own = parts.get(call.index).parts.filter((one) => !one.context);
-      for (let from = whole.indexOf(what); from >= 0 && out.length < 10_000; from = whole.indexOf(what, from + 1)) {
-        const at = ends.findIndex((end) => end > from);
-        if (call.tokens[at].includes(what)) continue;
-        const part = own.find((one) => at >= one.from && at < one.to);
-        if (part) out.push([part, at]);
-      }
+    if (text.length < 2 || call.tokens.length === 0) return out;
+    const whole = call.tokens.join("");
+    let at = 0;
+    let end = call.tokens[0].length;
+    for (let from = whole.indexOf(text); from >= 0; from = whole.indexOf(text, from + 1)) {
+      while (end <= from) end += call.tokens[(at += 1)].length;
+      if (from + text.length > end) out.push({ call, context: false, at });
     }
     return out;
   }
 
   function next(by) {
     if (hits.length === 0) return toast("Nothing was found");
-    hitAt = (hitAt + by + hits.length) % hits.length;
-    pick(hits[hitAt][0], hits[hitAt][1], { scroll: true });
-    selected.part.node.children[selected.at - selected.part.from]?.scrollIntoView({ block: "center" });
-    places.textContent = `${hitAt + 1} of ${count(hits.length)}`;
+    hitAt = hitAt < 0 && by < 0 ? hits.length - 1 : (hitAt + by + hits.length) % hits.length;
+    const { call, context: isContext, at } = hits[hitAt];
+    const own = parts.get(call.index);
+    if (isContext) {
+      own.showContext(at);
+      own.details.open = true;
+    }
+    const part = own.parts.find((one) => one.context === isContext && at >= one.from && at < one.to);
+    if (!part) return undefined;
+    pick(part, at);
+    part.node.children[at - part.from]?.scrollIntoView({ block: "center" });
+    places.textContent = `${count(hitAt + 1)} of ${count(hits.length)}${isContext ? ", in context" : ""}`;
     return undefined;
   }
 
   // Charts
 
   const charts = h("div", { class: "stack" });
-  const entropyBox = h("div");
+  /** Which call the charts are of; `all` for all of the agent's. */
+  let scope = null;
+  let scopeWanted = "call";
+  let curves = [];
+  const scopes = ["call", "all"].map((name) => h("button", { type: "button", class: "button small", onclick: () => {
+    scopeWanted = name;
+    drawCharts();
+  } }, name));
+
   function drawCharts() {
-    const all = calls.filter((call) => call.meta.purpose === "agent").flatMap((call) => call.logprobs).filter((one) => one !== null);
-    put(charts, all.length > 0 && h("div", null, h("h3", null, "Log-probabilities"), histogram(all)),
-      all.length > 0 && h("div", null, h("h3", null, "Surprise along the turns"), along(all.map((one) => -one), "mean of −log p")), entropyBox);
+    const own = selected && scopeWanted === "call" ? selected.part.own : null;
+    const now = own ? own.call.index : "all";
+    if (now !== scope) {
+      scope = now;
+      const of = own ? [own.call] : calls.filter((call) => call.meta.purpose === "agent");
+      const logprobs = of.flatMap((call) => call.logprobs);
+      const finite = logprobs.filter((one) => one !== null);
+      const entropies = full ? of.flatMap((call) => (full.call(call.index)?.first?.top_logprobs ?? []).map(entropy)) : [];
+      const pickAt = (at) => {
+        let left = at;
+        for (const call of of) {
+          if (left < lengthOf(call)) return goTo(call.index, left);
+          left -= lengthOf(call);
+        }
+        return undefined;
+      };
+      curves = [];
+      const curve = (values, what) => {
+        curves.push(along(values, what, pickAt));
+        return curves[curves.length - 1].node;
+      };
+      scopes[0].textContent = own ? `Call ${own.call.index}` : "A call";
+      scopes[0].disabled = selected === null;
+      scopes[1].textContent = "All calls";
+      scopes.forEach((button, at) => button.setAttribute("aria-pressed", String((at === 0) === (own !== null))));
+      put(charts, finite.length > 0 && [h("div", { class: "row" }, h("h3", null, "Of"), scopes),
+        h("div", null, h("h3", null, "Log-probabilities"), histogram(finite)),
+        h("div", null, h("h3", null, own ? "Surprise along the turn" : "Surprise along the turns"), curve(logprobs.map((one) => (one === null ? null : -one)), "mean of −log p"))],
+      entropies.some((one) => one !== null) && h("div", null, h("h3", null, own ? "Entropy along the turn" : "Entropy along the turns"), curve(entropies, "of the alternatives, in nats")));
+    }
+    if (!selected || selected.part.context) return curves.forEach((one) => one.mark(null));
+    const before = own ? 0 : calls.filter((call) => call.meta.purpose === "agent" && call.index < selected.part.own.call.index).reduce((sum, call) => sum + lengthOf(call), 0);
+    return curves.forEach((one) => one.mark(own || selected.part.own.call.meta.purpose === "agent" ? before + selected.at : null));
   }
-  function drawEntropy() {
-    const all = calls.flatMap((call) => (full?.call(call.index)?.first?.top_logprobs ?? []).map(entropy)).filter((one) => one !== null);
-    put(entropyBox, all.length > 0 && [h("h3", null, "Entropy along the turns"), along(all, "of the alternatives that were kept, in nats")]);
-  }
-  drawCharts();
 
   const colours = h("button", { type: "button", class: "button small", "aria-pressed": "true", onclick: () => {
     const off = list.classList.toggle("no-colour");
     colours.setAttribute("aria-pressed", String(!off));
   } }, "Colours");
-  const jump = h("select", { "aria-label": "Go to a call", onchange: (event) => goTo(Number(event.target.value)) },
-    calls.map((call) => h("option", { value: String(call.index) }, `call ${call.index} · ${words(call.meta.purpose)} · ${brief(Math.max(call.ids.length, call.tokens.length))}`)));
+  const jump = h("select", { "aria-label": "Go to a call", onchange: (event) => goTo(Number(event.target.value)) });
 
   function goTo(index, at = null) {
     const own = parts.get(index);
@@ -446,71 +526,22 @@ export function tokens(page, id, trajectory, wanted) {
     jump.value = String(index);
   }
 
-  const node = h("div", { class: "columns" },
+  const view = [
     h("div", null, h("div", { class: "filters" }, search, h("button", { type: "button", class: "button small", onclick: () => next(1) }, "Next"), places, jump, colours,
       h("span", { class: "scale", role: "img", "aria-label": "Scale: from at least 95 percent, without colour, to under 1 percent" },
         SCALE.map((name, at) => h("span", { class: at > 0 ? `lp-${at}` : null }, name)))),
     h("span", { class: "sr", id: "token-help" }, "Left and right go to the token before and after, up and down to the call before and after."), list),
-    h("aside", { class: "panel inspector", "aria-label": "Token", "aria-live": "polite" },
-      h("header", null, h("h2", null, "Token"), h("span", { class: "space" }), h("a", { class: "small", href: to(`rollouts/${id}/calls`) }, "calls")), inspector, h("div", { class: "body" }, charts)));
+    h("aside", { class: "panel inspector", "aria-label": "Token" },
+      h("header", null, h("h2", null, "Token"), h("span", { class: "space" }), h("a", { class: "small", href: to(`rollouts/${id}/calls`) }, "calls")), inspector, h("details", { class: "body", open: innerWidth > 1000 }, h("summary", null, "Curves"), charts)),
+  ];
+  const node = h("div");
   put(inspector, h("p", { class: "muted" }, "Point at a token, or go through them with the arrow keys."));
+  reread(trajectory);
   return {
-    node,
+    node, reread,
     stop: () => heights.disconnect(),
     shown: () => {
       if (wanted.call !== undefined && wanted.call !== null) goTo(Number(wanted.call), wanted.token === undefined ? null : Number(wanted.token));
     },
   };
-}
-
-function mean(values) {
-  let sum = 0;
-  let many = 0;
-  for (const value of values) {
-    if (value === null) continue;
-    sum += value;
-    many += 1;
-  }
-  return many === 0 ? null : sum / many;
-}
-
-/** Entropy of alternatives, in nats; the rest of the mass counts as one more. */
-export function entropy(list) {
-  if (!list || list.length === 0) return null;
-  let sum = 0;
-  let mass = 0;
-  for (const { logprob } of list) {
-    if (logprob === null) continue;
-    const share = Math.exp(logprob);
-    mass += share;
-    sum -= share * logprob;
-  }
-  const rest = 1 - mass;
-  return rest > 1e-9 ? sum - rest * Math.log(rest) : sum;
-}
-
-function histogram(values) {
-  const [low, bins] = [-8, 32];
-  const counts = new Array(bins).fill(0);
-  for (const value of values) counts[Math.min(bins - 1, Math.max(0, Math.floor(((Math.max(low, value) - low) / -low) * bins)))] += 1;
-  // Most are near zero: a scale of logarithms shows the others too.
-  const top = Math.log1p(Math.max(...counts));
-  const text = `Histogram of ${values.length} log-probabilities: ${percent(values.filter((one) => one > -0.6931).length / values.length)} above one half`;
-  return h("div", null, svg("svg", { class: "chart", viewBox: `0 0 ${bins * 10} 84`, preserveAspectRatio: "none", role: "img", "aria-label": text },
-    counts.map((many, at) => {
-      const height = top === 0 ? 0 : (Math.log1p(many) / top) * 80;
-      return svg("rect", { class: "bar-1", x: at * 10 + 1, width: 8, y: 84 - height, height }, svg("title", null, `${number(low + (at * -low) / bins, 2)} to ${number(low + ((at + 1) * -low) / bins, 2)}: ${many}`));
-    })), h("div", { class: "chart-axis", "aria-hidden": "true" }, h("span", null, "≤ −8"), h("span", null, "−4"), h("span", null, "0")));
-}
-
-function along(values, what) {
-  const points = 160;
-  const size = Math.max(1, values.length / points);
-  const means = [];
-  for (let at = 0; at < values.length; at += size) means.push(mean(values.slice(Math.floor(at), Math.max(Math.floor(at) + 1, Math.floor(at + size)))));
-  const top = Math.max(...means, 0.1);
-  const path = means.map((value, at) => `${at === 0 ? "M" : "L"}${((at / Math.max(1, means.length - 1)) * 320).toFixed(1)} ${(80 - (value / top) * 74).toFixed(1)}`).join("");
-  return h("div", null, svg("svg", { class: "chart", viewBox: "0 0 320 84", preserveAspectRatio: "none", role: "img", "aria-label": `${what}, at most ${number(top, 2)}` },
-    svg("line", { class: "zero", x1: 0, x2: 320, y1: 80, y2: 80 }), svg("path", { class: "line", d: path })),
-  h("div", { class: "chart-axis", "aria-hidden": "true" }, h("span", null, "first"), h("span", null, `${what}; top ${number(top, 2)}`), h("span", null, "last")));
 }

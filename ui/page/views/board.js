@@ -1,9 +1,9 @@
 // What runs and waits now, a card each, for a second screen.
 
 import { get, send } from "../api.js";
-import { atMost, eachFrame, h, put, svg, toast } from "../dom.js";
+import { atMost, eachFrame, h, keepingFocus, put, svg, toast } from "../dom.js";
 import { listen } from "../feed.js";
-import { brief, count, duration } from "../format.js";
+import { brief, count, duration, plural } from "../format.js";
 import { clock, empty, rewardMark, stageDots, stateChip, tile } from "../marks.js";
 import { lastWord } from "../rollout/activity.js";
 import { Model } from "../rollout/model.js";
@@ -16,6 +16,9 @@ const CARDS_MAX = 120;
 /** Rollouts that are over and still shown. */
 const ENDED_MAX = 24;
 
+/** How long ago one that is over may have ended to be shown when one comes. */
+const ENDED_MS = 600_000;
+
 /** Seconds of the curve of throughput. */
 const SECONDS = 120;
 
@@ -26,6 +29,7 @@ export async function board(page) {
   const nodes = new Map();
   const ended = [];
   let queue = null;
+  let lineShown = null;
   const tokens = new Array(SECONDS).fill(0);
   let second = Math.floor(Date.now() / 1000);
   const finished = [];
@@ -78,10 +82,12 @@ export async function board(page) {
       }
       own.draw(row, modelOf(row.id));
     }
-    put(waiting, queued.length > 0 && h("section", { class: "panel" }, h("header", null, h("h2", null, "Waiting"), h("span", { class: "chip" }, count(queue?.waiting ?? queued.length))),
-      h("div", { class: "scroll" }, h("table", { class: "list cardlike" }, h("tbody", null, queued.slice(0, 12).map((row) => h("tr", null,
+    const line = JSON.stringify([queue?.waiting, queued.map((row) => [row.id, row.queue_position])]);
+    if (line !== lineShown) keepingFocus(waiting, () => put(waiting, queued.length > 0 && h("section", { class: "panel" }, h("header", null, h("h2", null, "Waiting"), h("span", { class: "chip" }, count(queue?.waiting ?? queued.length))),
+      h("div", { class: "scroll" }, h("table", { class: "list cardlike" }, h("tbody", null, queued.slice(0, 12).map((row) => h("tr", { "data-id": row.id },
         h("td", { class: "title" }, h("a", { href: to(`rollouts/${row.id}`), "data-item": true }, plain(row.title))), h("td", null, row.agent), h("td", null, row.endpoint), h("td", null, stateChip(row)), h("td", { class: "right faint" }, clock(row.created_unix_ms))))))),
-      queued.length > 12 && h("div", { class: "body small muted" }, `and ${count(queued.length - 12)} more`)));
+      queued.length > 12 && h("div", { class: "body small muted" }, `and ${count(Math.max(queued.length, queue?.waiting ?? 0) - 12)} more`))));
+    lineShown = line;
     none.hidden = rows.size > 0;
     overHead.hidden = ended.length === 0;
     showTiles(running.length, queued.length);
@@ -147,7 +153,7 @@ export async function board(page) {
       put(dots, stageDots(states));
       put(state, stateChip({ ...now, stage }));
       last.textContent = word || (stage ? "" : "about to start");
-      numbers.textContent = `${count(calls)} calls · ${brief(sampled)} tokens`;
+      numbers.textContent = `${plural(calls, "call")} · ${brief(sampled)} tokens`;
       const began = now.started_unix_ms ?? now.created_unix_ms;
       if (timed !== began) {
         timed = began;
@@ -161,6 +167,23 @@ export async function board(page) {
     return { node, draw: drawCard };
   }
 
+  function addEnded(row, kind = "") {
+    finished.push({ id: row.id, at: row.finished_unix_ms ?? Date.now(), reward: row.reward });
+    const node = h("article", { class: `card ${kind}` }, h("div", { class: "top" }, h("a", { href: to(`rollouts/${row.id}`), class: "ellipsis", "data-item": true }, plain(row.title)), h("span", { class: "small muted number" }, duration(row.wall_ms))),
+      h("div", { class: "foot" }, rewardMark(row.reward), stateChip(row), h("span", { class: "space" }), h("span", null, `${brief(row.totals.completion_tokens)} tokens`)));
+    ended.unshift(node);
+    for (const old of ended.splice(ENDED_MAX)) old.remove();
+    over.prepend(node);
+  }
+
+  /** Those that ended before one came. */
+  async function loadEnded() {
+    const got = await get(`api/v1/rollouts?state=finished&limit=${ENDED_MAX}`, page.signal);
+    const since = Date.now() - ENDED_MS;
+    const late = got.rollouts.filter((row) => row.finished_unix_ms > since && !finished.some(({ id }) => id === row.id));
+    for (const row of late.sort((a, b) => a.finished_unix_ms - b.finished_unix_ms)) addEnded(row);
+  }
+
   async function end(id) {
     rows.delete(id);
     for (const call of models.get(id)?.open.keys() ?? []) sampled.delete(call);
@@ -171,12 +194,7 @@ export async function board(page) {
         await new Promise((resolve) => setTimeout(resolve, 100));
         row = await get(`api/v1/rollouts/${id}`, page.signal);
       }
-      finished.push({ at: Date.now(), reward: row.reward });
-      const node = h("article", { class: "card fresh" }, h("div", { class: "top" }, h("a", { href: to(`rollouts/${id}`), class: "ellipsis", "data-item": true }, plain(row.title))),
-        h("div", { class: "foot" }, rewardMark(row.reward), stateChip(row), h("span", { class: "space" }), h("span", null, duration(row.wall_ms)), h("span", null, `${brief(row.totals.completion_tokens)} tokens`)));
-      ended.unshift(node);
-      for (const old of ended.splice(ENDED_MAX)) old.remove();
-      over.prepend(node);
+      addEnded(row, "fresh");
       draw();
     } catch {
       // It is in the list of rollouts all the same.
@@ -218,7 +236,7 @@ export async function board(page) {
     if (!document.hidden) draw();
   }, 1000);
   page.onLeave(() => clearInterval(ticking));
-  await load();
+  await Promise.all([load(), loadEnded()]);
   page.show(h("div", { class: "head" }, h("h1", null, "Board"), h("span", { class: "space" }), h("a", { class: "button first", href: to("run") }, "Run a task")),
     h("div", { class: "stack" }, tiles, none, cards, waiting, overHead, over));
 }

@@ -6,9 +6,9 @@ import { brief, count, duration, moment, number, shortId, words } from "../forma
 import { failure, faultBox, loading, rewardMark, stateChip } from "../marks.js";
 import { conversation } from "../rollout/conversation.js";
 import { fetchDocument } from "../rollout/document.js";
-import { diff } from "../rollout/files.js";
+import { difference } from "../rollout/source.js";
 import { to } from "../router.js";
-import { pieces, plain } from "../text.js";
+import { plain } from "../text.js";
 
 export async function compare(page) {
   page.setTitle("Two rollouts");
@@ -36,12 +36,13 @@ export async function compare(page) {
     return h("tr", null, h("th", { scope: "row" }, name), views.map((view) => h("td", null, show(view))), h("td", null, String(a) !== String(b) && h("span", { class: "chip warn" }, "differs")));
   }));
   const meanRow = h("tr", null, h("th", { scope: "row" }, "mean log-probability"), h("td", null, "…"), h("td", null, "…"), h("td"));
-  exact.append(meanRow);
+  const partRow = h("tr", null, h("th", { scope: "row" }, "sampled the same until"), h("td", null, "…"), h("td", null, "…"), h("td"));
+  exact.append(meanRow, partRow);
   const talks = ids.map(() => h("div", null, loading()));
   const fileBox = h("div", { class: "body stack" });
   page.show(h("div", { class: "head" }, h("h1", null, "Two rollouts")),
     h("div", { class: "stack" },
-      h("section", { class: "panel scroll" }, h("table", null, h("thead", null, h("tr", null, h("td"), views.map((view) => h("th", { scope: "col" }, h("a", { href: to(`rollouts/${view.id}`) }, `${shortId(view.id)} · ${plain(view.title).slice(0, 60)}`))), h("td"))), exact)),
+      h("section", { class: "panel" }, h("table", { class: "two" }, h("thead", null, h("tr", null, h("td"), views.map((view) => h("th", { scope: "col" }, h("a", { href: to(`rollouts/${view.id}`) }, plain(view.title).slice(0, 80), h("span", { class: "mono faint" }, ` ${shortId(view.id)}`)))), h("td"))), exact)),
       views.some((view) => view.outcome?.fault) && h("div", { class: "halves" }, views.map((view) => (view.outcome?.fault ? faultBox(view.outcome.fault) : h("div")))),
       h("section", { class: "panel" }, h("header", null, h("h2", null, "Files")), fileBox),
       h("section", null, h("h2", { class: "head" }, "Conversations"), h("div", { class: "halves" }, talks))));
@@ -49,11 +50,34 @@ export async function compare(page) {
   const documents = await Promise.allSettled(ids.map((id) => fetchDocument(id, { signal: page.signal })));
   documents.forEach((got, at) => {
     if (got.status === "rejected") return put(talks[at], failure(got.reason));
-    put(talks[at], conversation(ids[at], got.value));
+    put(talks[at], conversation(ids[at], got.value).node);
     const all = got.value.calls.filter((call) => call.meta.purpose === "agent").flatMap((call) => call.logprobs).filter((one) => one !== null);
     put(meanRow.children[at + 1], all.length === 0 ? "–" : number(all.reduce((sum, one) => sum + one, 0) / all.length, 4));
     return undefined;
   });
+  const [a, b] = documents.map((got) => got.value);
+  if (!a || !b) return;
+  const found = parting(a, b);
+  ids.forEach((id, at) => put(partRow.children[at + 1], found === null ? "–" : found === "end" ? "the end"
+    : h("a", { href: to(`rollouts/${id}/tokens`, { call: found.calls[at], token: found.token }) }, `call ${found.calls[at]}, token ${count(found.token)}`)));
+}
+
+/** Where two rollouts first sample something else: the call of each, and the place in it; `end` where they do not. */
+export function parting(a, b) {
+  const lines = [a, b].map((trajectory) => {
+    const [leaf] = trajectory.leaves();
+    return leaf ? trajectory.line(leaf) : [];
+  });
+  const sampled = (call) => (call.ids.length > 0 ? call.ids : call.tokens);
+  for (let at = 0; at < Math.max(lines[0].length, lines[1].length); at += 1) {
+    const [one, other] = [lines[0][at], lines[1][at]];
+    if (!one || !other) return at === 0 ? null : { calls: [lines[0][Math.min(at, lines[0].length - 1)].index, lines[1][Math.min(at, lines[1].length - 1)].index], token: 0 };
+    const [x, y] = [sampled(one), sampled(other)];
+    let same = 0;
+    while (same < x.length && same < y.length && x[same] === y[same]) same += 1;
+    if (same < x.length || same < y.length) return { calls: [one.index, other.index], token: same };
+  }
+  return lines[0].length === 0 ? null : "end";
 }
 
 function fileDiffs(box, views) {
@@ -66,11 +90,7 @@ function fileDiffs(box, views) {
     const node = h("details", null, h("summary", null, h("code", null, plain(name)), " ", h("span", { class: "chip warn" }, "differs")));
     node.addEventListener("toggle", () => {
       if (!node.open || node.children.length > 1) return;
-      let line = 0;
-      node.append(h("div", { class: "source", tabindex: "0", role: "group", "aria-label": `difference of ${plain(name)}` }, diff(a[name].split("\n"), b[name].split("\n")).slice(0, 5000).map(([sign, text]) => {
-        if (sign !== "-") line += 1;
-        return h("div", { class: `l ${sign === "+" ? "add" : sign === "-" ? "remove" : ""}` }, h("span", null, sign === "-" ? "" : line), h("span", null, pieces(text, false)));
-      })));
+      node.append(difference(a[name], b[name], name));
     });
     return node;
   }));

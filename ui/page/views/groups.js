@@ -1,9 +1,9 @@
 // Rollouts that were asked for together: how their rewards spread.
 
 import { get, query } from "../api.js";
-import { afterPause, atMost, h, put, svg } from "../dom.js";
+import { afterPause, atMost, h, keepingFocus, put, svg } from "../dom.js";
 import { listen } from "../feed.js";
-import { ago, brief, count, duration, moment, number, plural, reward as rewardText } from "../format.js";
+import { ago, brief, count, duration, moment, number, plural, reward as rewardText, title } from "../format.js";
 import { empty, failure, rewardMark, tile } from "../marks.js";
 import { go, setWords, to } from "../router.js";
 import { plain } from "../text.js";
@@ -44,7 +44,7 @@ export async function groups(page) {
     }
     next = got.next_cursor;
     more.hidden = next === null;
-    const rows = got.groups.map((group) => h("tr", { onclick: (event) => {
+    const rows = got.groups.map((group) => h("tr", { "data-id": group.id, onclick: (event) => {
       if (!event.target.closest("a")) go(to(`groups/${group.id}`));
     } },
     h("td", null, rewardMark(group.reward_mean)),
@@ -58,7 +58,7 @@ export async function groups(page) {
     h("td", { class: "right" }, duration(group.wall_mean_ms)),
     h("td", { class: "right faint", title: moment(group.created_unix_ms) }, ago(group.created_unix_ms))));
     if (further) body.append(...rows);
-    else body.replaceChildren(...rows);
+    else keepingFocus(body, () => body.replaceChildren(...rows));
     if (body.childElementCount > 0) put(box, table);
     else put(box, wanted.search ? empty("No group is called so") : empty("No groups yet", h("p", null, "Ask for several rollouts of a task at once: they are a group, whose rewards are compared here."), h("a", { class: "button first", href: to("run", { n: 4 }) }, "Run a group")));
   }
@@ -119,7 +119,7 @@ export async function group(page) {
     const deviation = Math.sqrt(rewards.reduce((sum, one) => sum + (one - mean) ** 2, 0) / rewards.length);
     const walls = all.map((row) => row.wall_ms).filter((one) => one !== null).sort((a, b) => a - b);
     page.setTitle(plain(all[0].title).slice(0, 60));
-    put(head, h("div", { class: "head" }, h("h1", { class: "wrap" }, plain(all[0].title)), h("span", { class: "space" }), compare,
+    put(head, h("div", { class: "head split" }, h("h1", { class: "wrap clamp" }, plain(title(all[0].title))), compare,
       h("div", { class: "sub small row" }, h("span", { class: "mono" }, id), h("span", null, all[0].agent), h("span", null, `${all[0].endpoint} · ${plain(all[0].model)}`), h("span", null, `sandbox ${all[0].backend}`))));
     put(tiles,
       tile("Mean reward", rewards.length > 0 ? rewardMark(mean, { large: true }) : "–", plural(rewards.length, "reward")),
@@ -128,7 +128,7 @@ export async function group(page) {
       tile("Over", `${count(all.filter((row) => row.state === "finished").length)} of ${count(all.length)}`, `${count(all.filter((row) => row.fault_code).length)} failed`),
       tile("Median time", duration(walls[Math.floor(walls.length / 2)]), walls.length > 1 ? `${duration(walls[0])} to ${duration(walls[walls.length - 1])}` : null));
     put(dots, strip(all));
-    body.replaceChildren(...all.map((row) => rolloutRow(row, { picked, onPick })));
+    keepingFocus(body, () => body.replaceChildren(...all.map((row) => rolloutRow(row, { picked, onPick }))));
   }
   const refresh = atMost(() => load().catch(() => {}), 1000);
   page.onLeave(listen({ onState: page.setLive, onMissed: refresh, onEvents: (events) => {
@@ -149,5 +149,5 @@ function strip(all) {
     return svg("a", { href: to(`rollouts/${row.id}`), "aria-label": `sample ${row.sample}: ${rewardText(value)}` },
       svg("rect", { x: at * 10 + 1, y: 64 - height, width: 8, height, rx: 1, fill: has ? (value >= 1 ? "var(--good)" : value <= 0 ? "var(--bad)" : "var(--warn)") : "var(--line-strong)" }, svg("title", null, `sample ${row.sample}: ${rewardText(value)}`)));
   });
-  return svg("svg", { viewBox: `0 0 ${width * 10} 66`, preserveAspectRatio: "none", class: "chart", role: "group", "aria-label": "Rewards by sample" }, bars);
+  return svg("svg", { viewBox: `0 0 ${width * 10} 66`, preserveAspectRatio: "none", class: "chart", style: { "max-width": `${width * 36}px` }, role: "group", "aria-label": "Rewards by sample" }, bars);
 }

@@ -1,14 +1,16 @@
 // Endpoints, agents, sandboxes: what is configured, what is live, and what can be done about it.
 
 import { ROOT, catalogue, forgetCatalogue, get, post } from "../api.js";
-import { h, put, toast } from "../dom.js";
-import { ago, count, shortId, words } from "../format.js";
-import { empty, facts, failure, loading } from "../marks.js";
+import { h, keepingFocus, put, toast } from "../dom.js";
+import { count, shortId, words } from "../format.js";
+import { clock, empty, facts, failure, loading } from "../marks.js";
 import { to } from "../router.js";
 import { plain } from "../text.js";
 
 export async function machine(page) {
   page.setTitle("Machine");
+  /** Buttons of endpoints that wait for an answer: meanwhile they stay as they are. */
+  let acting = 0;
   const endpointBox = h("div", { class: "stack" });
   const sandboxBox = h("div", { class: "stack" });
   const doctorBox = h("div", { class: "stack" }, loading("Looking at this machine"));
@@ -23,7 +25,16 @@ export async function machine(page) {
         // What is listed of it is shown.
       }
     }));
-    put(endpointBox, endpoints.map((one) => endpoint(one, views.get(one.name))));
+    unlessSame(endpointBox, [endpoints, [...views]], () => endpoints.map((one) => endpoint(one, views.get(one.name))));
+  }
+
+  const shown = new Map();
+  /** Shows what `make` gives, where it is of something else than what is shown. */
+  function unlessSame(box, of, make) {
+    const key = JSON.stringify(of);
+    if (shown.get(box) === key) return;
+    shown.set(box, key);
+    keepingFocus(box, () => put(box, make()));
   }
 
   function endpoint(one, view) {
@@ -31,17 +42,20 @@ export async function machine(page) {
       const button = event.currentTarget;
       button.disabled = true;
       button.textContent = `${name}…`;
+      acting += 1;
       try {
         await post(`api/v1/endpoints/${encodeURIComponent(one.name)}/${path}`, body);
         toast(`${one.name}: ${path} done`);
       } catch (error) {
         toast(`${one.name}: ${error.message}${error.hint ? ` (${error.hint})` : ""}`, "bad");
       }
+      acting -= 1;
       forgetCatalogue();
+      shown.delete(endpointBox);
       await showEndpoints().catch(() => {});
     } }, name);
     const probe = view?.probe;
-    return h("section", { class: "panel" }, h("header", null, h("h3", null, one.name), one.usable ? h("span", { class: "chip good" }, "configured") : h("span", { class: "chip" }, "not configured"),
+    return h("section", { class: "panel", "data-id": one.name }, h("header", null, h("h3", null, one.name), one.usable ? h("span", { class: "chip good" }, "configured") : h("span", { class: "chip" }, "not configured"),
       view?.paused && h("span", { class: "chip warn" }, "paused"), view?.policy_version && h("span", { class: "chip accent" }, plain(view.policy_version)), h("span", { class: "space" }),
       view && [act("Probe", "probe"), view.paused ? act("Resume", "resume") : act("Pause", "pause")]),
     h("div", { class: "body stack" },
@@ -54,7 +68,7 @@ export async function machine(page) {
 
   async function showSandboxes() {
     const got = await get("api/v1/sandboxes", page.signal);
-    put(sandboxBox,
+    unlessSame(sandboxBox, got, () => [
       got.pools.length > 0 && h("section", { class: "panel" }, h("header", null, h("h3", null, "Warm pools")), h("div", { class: "scroll" }, h("table", null,
         h("thead", null, h("tr", null, ["Sandbox", "Ready", "Were ready", "Had to be made", "Failures"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", null, got.pools.map((pool) => h("tr", null, h("td", null, pool.backend), h("td", null, count(pool.ready)), h("td", null, count(pool.hits)), h("td", null, count(pool.misses)), h("td", null, count(pool.failures)))))))),
@@ -65,8 +79,8 @@ export async function machine(page) {
             h("tbody", null, got.sandboxes.map((one) => h("tr", null, h("td", { class: "mono", title: one.sandbox }, shortId(one.sandbox)), h("td", null, one.backend),
               h("td", null, one.owner_alive ? h("span", { class: "chip good" }, "alive") : h("span", { class: "chip bad" }, "dead")),
               h("td", null, one.rollout ? h("a", { href: to(`rollouts/${one.rollout}`), class: "mono" }, shortId(one.rollout)) : "–"),
-              h("td", { class: "number" }, one.created_unix_ms ? ago(one.created_unix_ms) : "–"),
-              h("td", { class: "right" }, h("button", { type: "button", class: "button small danger", onclick: (event) => end(one, event.currentTarget), "aria-label": `End sandbox ${shortId(one.sandbox)}` }, "End")))))))));
+              h("td", { class: "number" }, one.created_unix_ms ? clock(one.created_unix_ms) : "–"),
+              h("td", { class: "right" }, h("button", { type: "button", class: "button small danger", onclick: (event) => end(one, event.currentTarget), "aria-label": `End sandbox ${shortId(one.sandbox)}` }, "End"))))))))]);
   }
 
   async function end(one, button) {
@@ -75,6 +89,7 @@ export async function machine(page) {
       const got = await post(`api/v1/sandboxes/${one.sandbox}/end`);
       toast(got.ended ? "The sandbox is ended" : "Its rollout was asked to stop");
     } catch (error) {
+      button.disabled = false;
       toast(`${error.message}${error.hint ? `: ${error.hint}` : ""}`, "bad");
     }
     setTimeout(() => showSandboxes().catch(() => {}), 300);
@@ -100,9 +115,14 @@ export async function machine(page) {
   page.show(h("div", { class: "head" }, h("h1", null, "Machine")), h("div", { class: "halves" },
     h("section", { class: "stack", "aria-label": "Endpoints" }, h("h2", null, "Endpoints"), endpointBox, h("h2", null, "Sandboxes"), sandboxBox),
     h("section", { class: "stack", "aria-label": "Agents and machine" }, h("h2", null, "Agents and machine"), doctorBox)));
-  const shield = (work, box) => work().catch((error) => error.name !== "AbortError" && put(box, failure(error, () => shield(work, box))));
+  const shield = (work, box) => work().catch((error) => {
+    shown.delete(box);
+    if (error.name !== "AbortError") put(box, failure(error, () => shield(work, box)));
+  });
   const ticking = setInterval(() => {
-    if (!document.hidden) showSandboxes().catch(() => {});
+    if (document.hidden) return;
+    showSandboxes().catch(() => {});
+    if (acting === 0) showEndpoints().catch(() => {});
   }, 3000);
   page.onLeave(() => clearInterval(ticking));
   await Promise.all([shield(showEndpoints, endpointBox), shield(showSandboxes, sandboxBox), shield(showDoctor, doctorBox)]);

@@ -1,6 +1,6 @@
 // One rollout, as it happens and afterwards.
 
-import { ApiError, get, post, send } from "../api.js";
+import { ApiError, Unreachable, get, send } from "../api.js";
 import { atMost, copyButton, eachFrame, h, put, toast } from "../dom.js";
 import { follow } from "../events.js";
 import { brief, bytes, count, duration, moment, shortId, words } from "../format.js";
@@ -14,7 +14,7 @@ import { jsonTree } from "../rollout/json.js";
 import { Model } from "../rollout/model.js";
 import { timeline } from "../rollout/timeline.js";
 import { tokens } from "../rollout/tokens.js";
-import { to } from "../router.js";
+import { setWords, to } from "../router.js";
 import { block, plain } from "../text.js";
 
 const TABS = [["", "Overview"], ["conversation", "Conversation"], ["tokens", "Tokens"], ["calls", "Calls"], ["commands", "Commands"], ["files", "Files"], ["logs", "Logs"], ["raw", "Raw"]];
@@ -31,8 +31,12 @@ export async function rollout(page) {
   page.setTitle(plain(view.title || shortId(id)).slice(0, 60));
 
   const isOver = () => view.state === "finished" || view.state === "interrupted";
+  /** It ended while it was looked at. */
+  let ended = false;
   /** Parts that change as events come, of the tab that is shown. */
   let live = null;
+  /** What is shown of the tab: `reread` takes a later document. */
+  let shown = null;
   let stopTab = null;
   let reading = null;
 
@@ -55,14 +59,13 @@ export async function rollout(page) {
     headShown = now;
     const began = view.started_unix_ms ?? view.created_unix_ms;
     const task = view.start?.task;
-    put(head, h("div", { class: "head" },
-      h("h1", { class: "wrap" }, plain(view.title) || "no instruction", (task?.instruction.trim().split("\n")[0].length ?? 0) > view.title.length && "…"), stateChip(row),
-      view.state === "finished" && rewardMark(view.reward, { range: task?.reward }),
-      h("span", { class: "space" }),
-      !isOver() && h("span", { class: "muted" }, clock(began)),
+    put(head, h("div", { class: "head split" },
+      h("div", { class: "row" }, h("h1", { class: "wrap clamp" }, plain(task?.instruction.trim().split("\n")[0] ?? view.title) || "no instruction"), stateChip(row),
+      view.state === "finished" && rewardMark(view.reward, { range: task?.reward })),
+      h("div", { class: "row" }, !isOver() && h("span", { class: "muted" }, clock(began)),
       view.group && inGroup && h("a", { class: "button", href: to(`groups/${view.group}`) }, `Group, sample ${view.sample}`),
-      task && h("button", { type: "button", class: "button", onclick: again }, "Run again"),
-      !isOver() && h("button", { type: "button", class: "button danger", id: "cancel", disabled: row.cancelling, onclick: cancel }, row.cancelling ? "Stopping" : "Cancel"),
+      task && h("a", { class: "button", href: to("run", { like: id }) }, "Run again"),
+      !isOver() && h("button", { type: "button", class: "button danger", id: "cancel", disabled: row.cancelling, onclick: cancel }, row.cancelling ? "Stopping" : "Cancel")),
       h("div", { class: "sub row small" },
         h("span", { class: "mono", title: id }, shortId(id)), copyButton(() => id, "Copy id"),
         view.task_id && h("span", null, plain(view.task_id)),
@@ -81,27 +84,26 @@ export async function rollout(page) {
     }
   }
 
-  async function again() {
-    const { start } = view;
-    try {
-      const got = await post("api/v1/rollouts", { task: start.task, endpoint: start.endpoint, backend: start.backend, mode: start.mode, placement: start.placement, capture: start.capture });
-      history.pushState(null, "", to(`rollouts/${got.rollouts[0].id}`));
-      dispatchEvent(new PopStateEvent("popstate"));
-    } catch (error) {
-      toast(`${error.message}${error.hint ? `: ${error.hint}` : ""}`, "bad");
-    }
-  }
-
   // Tabs
 
   function showTabs() {
     const numbers = { calls: model.calls.length || view.totals.calls, commands: model.commands.size, files: view.outcome ? Object.keys(view.outcome.files).length : 0, tokens: view.totals.completion_tokens || model.calls.reduce((sum, call) => sum + call.completion_tokens, 0) };
     if (strip.children.length === 0) {
+      strip.addEventListener("keydown", (event) => {
+        const at = [...strip.children].indexOf(event.target.closest("a"));
+        const next = { ArrowRight: at + 1, ArrowLeft: at - 1 + TABS.length, Home: 0, End: TABS.length - 1 }[event.key];
+        if (at < 0 || next === undefined) return;
+        event.preventDefault();
+        const link = strip.children[next % TABS.length];
+        link.click();
+        link.focus({ preventScroll: true });
+      });
       put(strip, TABS.map(([key, name]) => h("a", { href: to(`rollouts/${id}${key ? `/${key}` : ""}`), role: "tab", "aria-controls": "panel", id: `tab-${key || "overview"}` }, name, h("span", { class: "n" }))));
     }
     TABS.forEach(([key], at) => {
       const link = strip.children[at];
       link.setAttribute("aria-selected", String(key === tab));
+      link.tabIndex = key === tab ? 0 : -1;
       const many = numbers[key];
       const text = many ? brief(many) : "";
       if (link.lastChild.textContent !== text) link.lastChild.textContent = text;
@@ -121,6 +123,7 @@ export async function rollout(page) {
   /** `again` where the same is shown anew, which stays in its place meanwhile. */
   async function showTab({ again: isAgain = false } = {}) {
     live = null;
+    shown = null;
     stopTab?.();
     stopTab = null;
     showTabs();
@@ -134,6 +137,7 @@ export async function rollout(page) {
         put(body, made.node ?? made);
         stopTab = made.stop ?? null;
         made.shown?.();
+        shown = made;
         live = made.update ? made : null;
         live?.update();
       }
@@ -148,13 +152,10 @@ export async function rollout(page) {
 
   const SHOWS = {
     "": overview,
-    conversation: Object.assign(async () => conversation(id, await readDocument(), asked.call), { slow: true, reread: true }),
+    conversation: Object.assign(async () => conversation(id, await readDocument(), asked), { slow: true }),
     tokens: Object.assign(async () => tokens(page, id, await readDocument(), asked), { slow: true }),
-    calls: Object.assign(async () => {
-      const [document, calls] = await Promise.all([readDocument(), get(`api/v1/rollouts/${id}/calls`, page.signal)]);
-      return graph(id, document, new Map(calls.calls.filter((call) => call.explanation).map((call) => [call.index, call.explanation])));
-    }, { slow: true, reread: true }),
-    commands: () => commands(model),
+    calls: Object.assign(async () => graph(page, id, await readDocument(), asked), { slow: true }),
+    commands: () => commands(id, model, asked.command),
     files: () => files(view.outcome, view.start?.task, asked.file),
     logs: () => logs(view),
     raw: () => raw(id, view),
@@ -162,12 +163,16 @@ export async function rollout(page) {
 
   function overview() {
     const line = timeline(id, model);
-    const acts = activity(id, model, () => !isOver());
+    const acts = activity(id, model, () => !isOver() || ended);
     const tiles = h("div", { class: "tiles" });
     const side = h("div", { class: "stack" });
     const fault = h("div");
     const flying = inFlight(model);
     let wall = null;
+    const wallClock = () => {
+      if (wall?.since !== model.began) wall = { since: model.began, node: clock(model.began) };
+      return wall.node;
+    };
     const update = () => {
       flying.update();
       const totals = sums(model, view);
@@ -176,7 +181,7 @@ export async function rollout(page) {
         tile("Calls", count(totals.calls), model.open.size > 0 ? `${model.open.size} in flight` : totals.trainable === null ? null : `${count(totals.trainable)} trainable`),
         tile("Tokens sampled", brief(totals.sampled), `${brief(totals.prompt)} in prompts`),
         tile("Prefix breaks", count(totals.breaks), view.totals.level ? `level ${view.totals.level}` : null),
-        tile("Wall time", view.wall_ms !== null ? duration(view.wall_ms) : model.first === null || isOver() ? "–" : (wall ??= clock(model.first)), view.finished_unix_ms ? `ended ${moment(view.finished_unix_ms).slice(11)}` : null));
+        tile("Wall time", view.wall_ms !== null ? duration(view.wall_ms) : model.began === null || isOver() ? "–" : wallClock(), view.finished_unix_ms ? `ended ${moment(view.finished_unix_ms).slice(11)}` : null));
       line.update();
       acts.update();
       if (side.childElementCount === 0 || side.dataset.state !== view.state) {
@@ -199,22 +204,34 @@ export async function rollout(page) {
     showTabs();
     live?.update();
   });
-  const reread = atMost(() => {
-    if (SHOWS[tab]?.reread && !isOver()) showTab({ again: true });
-  }, 2000);
-  let ended = false;
+  async function readAnew() {
+    const mine = shown;
+    if (mine?.reread) {
+      const document = await readDocument();
+      if (shown === mine) await mine.reread(document);
+    } else if (mine === null && SHOWS[tab]?.slow) await showTab({ again: true });
+  }
+  const reread = atMost(() => !isOver() && readAnew().catch(() => {}), 2000);
 
   async function readEnd() {
     // The last event is told before the outcome is stored with it.
     for (let wait = 50; !page.signal.aborted; wait = Math.min(wait * 2, 2000)) {
-      view = await get(`api/v1/rollouts/${id}`, page.signal);
+      try {
+        view = await get(`api/v1/rollouts/${id}`, page.signal);
+      } catch (error) {
+        if (!(error instanceof Unreachable)) throw error;
+      }
       if (isOver()) break;
       await new Promise((resolve) => setTimeout(resolve, wait));
     }
     headShown = "";
     showHead();
     reading = null;
-    showTab();
+    page.setLive("none");
+    // What one looks at stays in its place.
+    if (live) redraw();
+    else if (shown?.reread) await readAnew();
+    else await showTab();
   }
 
   let caught = false;
@@ -235,17 +252,22 @@ export async function rollout(page) {
       }
       view.stage = model.stage;
       view.held_until_unix_ms = model.heldUntil;
-      if (model.finished && !ended) {
+      if (model.finished && !ended && !isOver()) {
         ended = true;
-        if (!isOver()) readEnd().catch(() => {});
+        readEnd().catch(() => {});
       }
       if (model.calls.length !== before && caught) reread();
       redraw();
       if (tab === "commands" && !live) showTab();
     },
     isLast: (one) => one.event === "finished",
-    // The stream of one that was interrupted ends without a last event.
-    isOver,
+    // The stream of one that was interrupted ends without a last event; so does each where the server stops.
+    isOver: async () => {
+      if (isOver()) return true;
+      view = await get(`api/v1/rollouts/${id}`, page.signal);
+      if (isOver()) await readEnd();
+      return isOver();
+    },
   });
   page.onLeave(stop);
   const ticking = setInterval(() => {
@@ -340,7 +362,7 @@ function outcomePanel(view) {
 }
 
 /** Setup and verify, each command with what it printed; it grows while they run. */
-function commands(model) {
+function commands(id, model, wanted) {
   const node = h("div", { class: "stack" });
   const made = new Map();
   const none = h("div", { class: "panel empty" }, h("h2", null, "No commands"), h("p", null, "Setup and verify commands are here, with their output as it is printed."));
@@ -354,14 +376,15 @@ function commands(model) {
       let own = made.get(key);
       if (own?.command !== command) {
         own?.node.remove();
-        own = panel(command);
+        own = panel(key, command);
         made.set(key, own);
         node.append(own.node);
+        if (key === wanted) requestAnimationFrame(() => own.node.scrollIntoView({ block: "start" }));
       }
       own.draw();
     }
   }
-  function panel(command) {
+  function panel(key, command) {
     const exit = h("span");
     const out = h("div", { class: "stack" });
     let shown = null;
@@ -385,7 +408,11 @@ function commands(model) {
       if (!result.stdout && !result.stderr && !command.output) put(out, h("span", { class: "faint small" }, "It printed nothing."));
       if (result.output_bytes > (result.stdout.length + result.stderr.length) * 1.5 + 1000) out.append(h("p", { class: "small faint" }, `${bytes(result.output_bytes)} in all.`));
     };
-    return { command, draw, node: h("section", { class: "panel", "data-stage": command.stage }, h("header", null, h("span", { class: "chip" }, command.stage), h("span", { class: "space" }), exit),
+    return { command, draw, node: h("section", { class: "panel", "data-stage": command.stage }, h("header", null, h("span", { class: "chip" }, command.stage), h("span", { class: "space" }), exit,
+      h("a", { class: "anchor small", href: to(`rollouts/${id}/commands`, { command: key }), "aria-label": `address of ${command.stage} command ${command.index}`, onclick: (event) => {
+        event.preventDefault();
+        setWords({ command: key });
+      } }, `#${command.index}`)),
       h("div", { class: "body stack" }, block(command.command, { kind: "text mono", part: 4000 }), out)) };
   }
   return { node, update };

@@ -1,7 +1,7 @@
 // All rollouts: filtered, searched, sorted, a page at a time.
 
 import { catalogue, get, query } from "../api.js";
-import { afterPause, atMost, h, put } from "../dom.js";
+import { afterPause, atMost, h, keepingFocus, put } from "../dom.js";
 import { listen } from "../feed.js";
 import { ago, brief, count, duration, moment, shortId } from "../format.js";
 import { empty, failure, rewardMark, stateChip } from "../marks.js";
@@ -41,8 +41,8 @@ export function rolloutRow(row, { picked = null, onPick = null } = {}) {
   h("td", null, stateChip(row), row.fault_code && h("span", { class: "small faint hide-small" }, ` ${row.fault_code}`)),
   h("td", { class: "ellipsis" }, row.agent),
   h("td", null, h("div", { class: "ellipsis" }, row.endpoint), h("div", { class: "small faint ellipsis" }, plain(row.model))),
-  h("td", { class: "right" }, count(row.totals.calls), h("span", { class: "sr" }, " calls")),
-  h("td", { class: "right", title: `${count(row.totals.trainable_tokens)} can be trained on` }, brief(row.totals.completion_tokens), h("span", { class: "sr" }, " tokens")),
+  h("td", { class: "right" }, count(row.totals.calls), h("span", { class: "sr unit" }, " calls")),
+  h("td", { class: "right", title: `${count(row.totals.trainable_tokens)} can be trained on` }, brief(row.totals.completion_tokens), h("span", { class: "sr unit" }, " tokens")),
   h("td", { class: "right" }, duration(wall)),
   h("td", { class: "right faint", title: moment(row.created_unix_ms) }, ago(row.created_unix_ms)));
 }
@@ -153,18 +153,19 @@ export async function rollouts(page) {
     }
     if (!table.isConnected) put(tableBox, h("div", { class: "scroll" }, table));
     const made = (added ?? [...rows.values()]).map((row) => rolloutRow(row, { picked, onPick }));
-    if (added) body.append(...made);
-    else body.replaceChildren(...made);
+    if (added) return body.append(...made);
+    return keepingFocus(body, () => body.replaceChildren(...made));
   }
 
   // What happens changes rows that are shown, and brings new ones to the first page.
-  const refresh = atMost(async () => {
-    if (!document.hidden && wanted.sort === undefined && rows.size <= PAGE) {
-      const focus = document.activeElement?.closest?.("tr")?.dataset.id;
-      await load();
-      if (focus) body.querySelector(`tr[data-id="${CSS.escape(focus)}"] [data-item]`)?.focus();
-    }
-  }, 1000);
+  const isFirstPage = () => wanted.sort === undefined && rows.size <= PAGE;
+  const refresh = atMost(() => !document.hidden && isFirstPage() && load(), 1000);
+  /** Of one that ended where rows stay where they are. */
+  const readEnd = async (row) => {
+    Object.assign(row, await get(`api/v1/rollouts/${row.id}`, page.signal));
+    changed.add(row.id);
+    redraw();
+  };
   page.onLeave(listen({
     onState: page.setLive,
     onMissed: refresh,
@@ -174,6 +175,7 @@ export async function rollouts(page) {
         if (event.type === "queued" || event.type === "finished" || (event.type === "stage_started" && event.stage === "boot")) anew = true;
         const row = rows.get(id);
         if (!row) continue;
+        if (event.type === "finished" && !isFirstPage()) setTimeout(() => readEnd(row).catch(() => {}), 150);
         if (event.type === "stage_started") Object.assign(row, { state: "running", stage: event.stage });
         else if (event.type === "call_ended") {
           row.totals.calls += 1;
@@ -190,7 +192,7 @@ export async function rollouts(page) {
   const redraw = atMost(() => {
     for (const id of changed) {
       const old = body.querySelector(`tr[data-id="${CSS.escape(id)}"]`);
-      if (old && !old.contains(document.activeElement)) old.replaceWith(rolloutRow(rows.get(id), { picked, onPick }));
+      if (old) keepingFocus(body, () => old.replaceWith(rolloutRow(rows.get(id), { picked, onPick })));
     }
     changed.clear();
   }, 300);

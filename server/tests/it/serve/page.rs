@@ -207,6 +207,55 @@ fn a_task_file_is_read_as_a_command_line_would() {
 }
 
 #[test]
+fn task_files_of_a_folder_are_offered() {
+    let server = Server::plain();
+    assert_eq!(
+        server.get("/api/v1/tasks").expect(200).json(),
+        json!({"tasks": []})
+    );
+
+    let setup = Setup::new();
+    let sort = setup.write(
+        "tasks/sort.toml",
+        "instruction = 'Sort it.'\nverify_files.'check.py' = { source = 'check.py' }",
+    );
+    setup.write("tasks/check.py", "print(1)");
+    setup.write("tasks/wrong.toml", "instruction = 'x'\nverfy = []");
+    setup.write("secret.toml", "instruction = 'not offered'");
+    let server = setup.arguments(&["--tasks", "tasks"]).start();
+    let listed = server.get("/api/v1/tasks").expect(200).json();
+    let path = sort.canonicalize().unwrap();
+    assert_eq!(listed["tasks"][0], json!({"name": "sort.toml", "path": path}));
+    assert_eq!(listed["tasks"].as_array().unwrap().len(), 2);
+    let task = server.get("/api/v1/tasks/sort.toml").expect(200).json();
+    assert_eq!(
+        (&task["task"]["id"], &task["task"]["verify_files"]["check.py"]),
+        (&json!("sort"), &json!("print(1)"))
+    );
+    let wrong = server.get("/api/v1/tasks/wrong.toml").expect(422).json();
+    assert_eq!(wrong["error"]["details"][0]["path"], "verfy");
+    for name in ["check.py", "none.toml", "..%2Fsecret.toml"] {
+        server
+            .get(&format!("/api/v1/tasks/{name}"))
+            .expect_error(404, "unknown_task");
+    }
+    // What is read is what is there now.
+    server
+        .place()
+        .write("tasks/late.json", r#"{"instruction": "Late."}"#);
+    server.get("/api/v1/tasks/late.json").expect(200);
+
+    let refused = Setup::new().arguments(&["--tasks", "nowhere"]).refused();
+    assert!(
+        refused
+            .err
+            .contains("folder of tasks `nowhere` could not be read"),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
 fn what_doctor_finds_is_told() {
     let server = Server::plain();
     let found = server.get("/api/v1/doctor").expect(200).json();
