@@ -17,7 +17,14 @@ mod engine;
 
 /// Providers that are played here.
 #[path = "../../tests/it/fake.rs"]
-#[allow(clippy::unwrap_used, clippy::panic, dead_code, reason = "it is the tests'")]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    dead_code,
+    reason = "it is the tests'"
+)]
 mod fake;
 
 /// The providers that are played here, but where the environment names others.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// For an answer of the control plane: as the SDK waits.
-const WITHIN: Duration = Duration::from_secs(60);
+pub(super) const WITHIN: Duration = Duration::from_secs(60);
 
 /// The longest answer of it.
 const LIMIT: usize = 8 << 20;

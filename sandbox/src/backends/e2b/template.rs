@@ -1,5 +1,5 @@
 use super::NAME;
-use super::plane::ControlPlane;
+use super::plane::{ControlPlane, WITHIN};
 use crate::bake::{BakeError, BakeEvent, Baked, Baker, Hearing, Layer, Recipe, layers, plain};
 use crate::remote::http::{Call, Content, HttpError, Retry, parse, percent_encoded};
 use crate::remote::scripts::BAKED;
@@ -150,7 +150,7 @@ impl Templates {
     ) -> Result<bytes::Bytes, BakeError> {
         let body = body.map(|body| (body, None));
         // What a repetition would make twice is a request of a build that nobody begins.
-        let answer = self.plane.call(method, path, body, Retry::Answered).await;
+        let answer = self.plane.call(method, path, body, Retry::Answered, WITHIN).await;
         answer
             .map(|answer| answer.body)
             .map_err(|error| failed(operation, error))
@@ -216,7 +216,10 @@ impl Templates {
         let (mut offset, mut last_pages) = (0, 0);
         loop {
             let path = format!("{build}/status?logsOffset={offset}&limit={LINES}");
-            let answer = self.plane.call(Method::GET, &path, None, Retry::Repeatable).await;
+            let answer = self
+                .plane
+                .call(Method::GET, &path, None, Retry::Repeatable, WITHIN)
+                .await;
             let status: Status = answer.and_then(|answer| parse(&answer.body)).map_err(unwatched)?;
             let entries = status.log_entries.unwrap_or_default();
             for entry in &entries {
