@@ -35,8 +35,7 @@ test: prepare ## formatting, lints, all tests, docs
 	@target/debug/dressage agents install opencode qwen-code
 	cargo test --workspace --locked --no-run $(AS_TESTS)
 	@scripts/docker-engine start >/dev/null || [ $$? -eq 3 ]
-	@$(MAKE) --no-print-directory --jobs 2 suites clients package exports
-	@scripts/docker-engine stop
+	@$(MAKE) --no-print-directory --jobs 2 suites clients package exports; failed=$$?; scripts/docker-engine stop; exit $$failed
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked $(AS_TESTS)
 
 test-web: prepare ## the page in a real browser, against the program that `make test` built
