@@ -81,7 +81,7 @@ async fn index(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response
     {
         return (StatusCode::NOT_MODIFIED, fixed).into_response();
     }
-    let modules: Vec<&str> = assets.names().filter(|name| name.ends_with(".js")).collect();
+    let modules = assets.modules(&["main.js".into(), view_file(uri.path())]);
     let text = fill(&String::from_utf8_lossy(template), &folder, &modules);
     let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
     (fixed, kind, text).into_response()
@@ -96,7 +96,19 @@ fn folder(path: &str, version: &str) -> String {
     }
 }
 
-/// Puts in what is known only here: the folder, and a line for each module, so that all are asked for at once.
+/// The file of the view at an address of the page: what `main.js` will ask for.
+fn view_file(path: &str) -> String {
+    let view = path.strip_prefix("/web/").unwrap_or_default();
+    let name = match view.split_once('/') {
+        Some(("rollouts", rest)) if !rest.is_empty() => "rollout",
+        Some((first, _)) => first,
+        None if view.is_empty() => "rollouts",
+        None => view,
+    };
+    format!("views/{name}.js")
+}
+
+/// Puts in what is known only here: the folder, and a line for each module, so that all that the view needs are asked for at once.
 fn fill(template: &str, folder: &str, modules: &[&str]) -> String {
     let mut text = String::with_capacity(template.len() * 2);
     for line in template.lines() {
@@ -187,6 +199,30 @@ mod tests {
         ] {
             assert_eq!(folder(path, "v"), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn what_a_view_needs_is_named_in_the_page() {
+        for (path, expected) in [
+            ("/web", "views/rollouts.js"),
+            ("/web/", "views/rollouts.js"),
+            ("/web/rollouts/", "views/rollouts.js"),
+            ("/web/rollouts/1/tokens", "views/rollout.js"),
+            ("/web/board", "views/board.js"),
+            ("/web/groups/1", "views/groups.js"),
+        ] {
+            assert_eq!(view_file(path), expected, "{path}");
+        }
+        let assets = Assets::now();
+        let board = assets.modules(&["main.js".into(), view_file("/web/board")]);
+        for name in ["main.js", "views/board.js", "rollout/model.js", "marks.js"] {
+            assert!(board.contains(&name), "{name}: {board:?}");
+        }
+        assert!(
+            !board.contains(&"views/run.js") && !board.contains(&"rollout/tokens.js"),
+            "{board:?}"
+        );
+        assert_eq!(assets.modules(&["views/none.js".into()]), Vec::<&str>::new());
     }
 
     #[test]

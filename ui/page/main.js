@@ -4,25 +4,33 @@ import { forgetKey, get, hasKey, ofBrowser, setKeyAsker } from "./api.js";
 import { h, put, svg, toast } from "./dom.js";
 import { failure, loading } from "./marks.js";
 import { go, here, onAddress, to, words } from "./router.js";
-import { board } from "./views/board.js";
-import { compare } from "./views/compare.js";
-import { group, groups } from "./views/groups.js";
-import { machine } from "./views/machine.js";
-import { rollout } from "./views/rollout.js";
-import { rollouts } from "./views/rollouts.js";
-import { run } from "./views/run.js";
+// A view is loaded when it is first shown, and the others while nothing else is to be done.
+const FILES = {
+  rollouts: () => import("./views/rollouts.js"), rollout: () => import("./views/rollout.js"), groups: () => import("./views/groups.js"),
+  compare: () => import("./views/compare.js"), board: () => import("./views/board.js"), run: () => import("./views/run.js"),
+  machine: () => import("./views/machine.js"),
+};
 
+/** Addresses; the view that is shown at each and the file that it is in; the link that leads there. */
 const VIEWS = [
-  [/^$/, rollouts, ""],
-  [/^rollouts$/, rollouts, ""],
-  [/^rollouts\/([^/]+)(?:\/([^/]+))?$/, rollout, ""],
-  [/^groups$/, groups, "groups"],
-  [/^groups\/([^/]+)$/, group, "groups"],
-  [/^compare\/([^/]+)\/([^/]+)$/, compare, ""],
-  [/^board$/, board, "board"],
-  [/^run$/, run, "run"],
-  [/^machine$/, machine, "machine"],
+  [/^$/, "rollouts", "rollouts", ""],
+  [/^rollouts$/, "rollouts", "rollouts", ""],
+  [/^rollouts\/([^/]+)(?:\/([^/]+))?$/, "rollout", "rollout", ""],
+  [/^groups$/, "groups", "groups", "groups"],
+  [/^groups\/([^/]+)$/, "group", "groups", "groups"],
+  [/^compare\/([^/]+)\/([^/]+)$/, "compare", "compare", ""],
+  [/^board$/, "board", "board", "board"],
+  [/^run$/, "run", "run", "run"],
+  [/^machine$/, "machine", "machine", "machine"],
 ];
+
+async function load(file) {
+  try {
+    return await FILES[file]();
+  } catch (cause) {
+    throw Object.assign(new Error("a part of the page could not be loaded", { cause }), { hint: "The server may be another version by now, or not be there.", again: () => location.reload() });
+  }
+}
 
 const LINKS = [["", "Rollouts", "r"], ["groups", "Groups", "g"], ["board", "Board", "b"], ["run", "Run", "n"], ["machine", "Machine", "m"]];
 
@@ -184,7 +192,7 @@ function decoded(part) {
 
 function show() {
   const path = here().split("/").map(decoded).join("/");
-  const found = VIEWS.map(([pattern, view, link]) => ({ match: pattern.exec(path), view, link })).find(({ match }) => match);
+  const found = VIEWS.map(([pattern, view, file, link]) => ({ match: pattern.exec(path), view, file, link })).find(({ match }) => match);
   for (const link of navigation.children) {
     if (found && link.dataset.view === found.link) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -197,7 +205,7 @@ function show() {
     return;
   }
   // A view that can show this address too is left in its place.
-  const identity = `${found.view.name}/${found.match[1] ?? ""}/${found.view.name === "compare" ? found.match[2] : ""}`;
+  const identity = `${found.view}/${found.match[1] ?? ""}/${found.view === "compare" ? found.match[2] : ""}`;
   if (identity === shown && leave?.change) {
     leave.change({ parts: found.match.slice(1), words: words() });
     return;
@@ -231,12 +239,12 @@ function show() {
   put(main, loading());
   setLive("none");
   window.scrollTo(0, 0);
-  Promise.resolve(found.view(page)).catch((error) => {
+  load(found.file).then((file) => (left.signal.aborted ? undefined : file[found.view](page))).catch((error) => {
     if (left.signal.aborted || error.name === "AbortError") return;
-    put(main, failure(error, () => {
+    put(main, failure(error, error.again ?? (() => {
       shown = "";
       show();
-    }));
+    })));
     if (!("hint" in error)) console.error(error);
   });
 }
@@ -273,6 +281,7 @@ put(document.getElementById("page"),
   main, heard);
 onAddress(show);
 countRunning();
+setTimeout(() => Promise.allSettled(Object.values(FILES).map((file) => file())), 2000);
 window.addEventListener("unhandledrejection", (event) => {
   if (event.reason?.name === "AbortError") return event.preventDefault();
   toast(event.reason?.message ?? "Something failed", "bad");

@@ -112,8 +112,10 @@ try {
       write();
       return;
     }
-    const onward = forward(server.base + asked.url, { method: asked.method, headers: { ...asked.headers, host: new URL(server.base).host } }, (reply) => {
-      if (!asked.url.endsWith(`/rollouts/${example}`)) {
+    // The server answers for its own origin alone.
+    const { origin: _, ...headers } = asked.headers;
+    const onward = forward(server.base + asked.url, { method: asked.method, headers: { ...headers, host: new URL(server.base).host } }, (reply) => {
+      if (asked.url !== `/api/v1/rollouts/${example}`) {
         answer.writeHead(reply.statusCode, reply.headers);
         reply.pipe(answer);
         return;

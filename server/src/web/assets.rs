@@ -2,7 +2,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -125,6 +125,27 @@ impl Assets {
         self.files.keys().map(|name| &**name)
     }
 
+    /// Modules and what they import, and so on, by name; those that are not there are left out. What is imported while the page
+    /// is shown already, `import("…")`, is not among them.
+    pub fn modules(&self, from: &[String]) -> Vec<&str> {
+        let mut found = BTreeSet::new();
+        let mut left = from.to_vec();
+        while let Some(wanted) = left.pop() {
+            let Some((name, file)) = self.files.get_key_value(wanted.as_str()) else {
+                continue;
+            };
+            if found.insert(&**name) {
+                let text = String::from_utf8_lossy(&file.bytes);
+                let paths = text
+                    .split("from \"")
+                    .skip(1)
+                    .filter_map(|part| part.split('"').next());
+                left.extend(paths.filter_map(|path| resolved(name, path)));
+            }
+        }
+        found.into_iter().collect()
+    }
+
     /// The bytes of one.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.files.get(name).map(|file| &*file.bytes)
@@ -150,6 +171,20 @@ impl Assets {
             tag,
         })
     }
+}
+
+/// The name of a file that another imports by a relative path.
+fn resolved(from: &str, path: &str) -> Option<String> {
+    let mut folders: Vec<&str> = from.split('/').collect();
+    folders.pop();
+    for part in path.split('/') {
+        match part {
+            "." => {}
+            ".." => _ = folders.pop()?,
+            part => folders.push(part),
+        }
+    }
+    path.starts_with('.').then(|| folders.join("/"))
 }
 
 /// Compressed; `None` where that is no gain.

@@ -198,15 +198,15 @@ export async function rollouts(page) {
   }, 300);
 
   const names = (list) => list.map(({ name }) => [name, name]);
-  const [endpoints, agents, backends] = await Promise.all(["endpoints", "agents", "backends"].map(catalogue));
+  let [endpoints, agents, backends] = [{ endpoints: [] }, { agents: [] }, { backends: [] }];
   function showFilters() {
-    put(filters, search,
+    keepingFocus(filters, () => put(filters, search,
       select("State", STATES, wanted.state ?? "", (state) => change({ state })),
       select("Ending", ENDINGS, wanted.ended ?? "", (ended) => change({ ended })),
       select("Reward", REWARD_NAMES, wanted.reward ?? "", (reward) => change({ reward })),
       select("Agent", [["", "Any agent"], ...names(agents.agents)], wanted.agent ?? "", (agent) => change({ agent })),
       select("Endpoint", [["", "Any endpoint"], ...names(endpoints.endpoints)], wanted.endpoint ?? "", (endpoint) => change({ endpoint })),
-      select("Sandbox", [["", "Any sandbox"], ...names(backends.backends)], wanted.backend ?? "", (backend) => change({ backend })));
+      select("Sandbox", [["", "Any sandbox"], ...names(backends.backends)], wanted.backend ?? "", (backend) => change({ backend }))));
   }
   showFilters();
   page.onChange(({ words }) => {
@@ -220,6 +220,11 @@ export async function rollouts(page) {
     h("div", { class: "head" }, h("h1", null, "Rollouts"), total, h("span", { class: "space" }), compareButton,
       h("a", { class: "button first", href: to("run") }, "Run a task")),
     filters, tableBox, h("div", { class: "empty" }, more));
+  // What there is to choose from is not waited for.
+  Promise.all(["endpoints", "agents", "backends"].map(catalogue)).then((lists) => {
+    [endpoints, agents, backends] = lists;
+    showFilters();
+  }, () => {});
   await load();
 }
 
