@@ -121,6 +121,7 @@ impl Assets {
     }
 
     /// Their names, in order.
+    #[cfg(test)]
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(|name| &**name)
     }
