@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// The task files that this server offers: those of the folder that `--tasks` names, as they are now.
 #[utoipa::path(
-    get, path = "/api/v1/tasks", tag = "catalogue", operation_id = "list_tasks",
+    get, path = "/api/v1/tasks", tag = "catalogue", operation_id = "list_task_files",
     responses(
         (status = 200, description = "The files by name; none where no folder is named.", body = Object, example = json!({
             "tasks": [{"name": "sort.toml", "path": "/srv/tasks/sort.toml"}],
@@ -29,7 +29,7 @@ pub async fn list(State(app): State<App>) -> Result<Json<Value>, ServiceError> {
 
 /// One of them, read now, with its defaults as `task` of a request has it.
 #[utoipa::path(
-    get, path = "/api/v1/tasks/{name}", tag = "catalogue", operation_id = "get_task",
+    get, path = "/api/v1/tasks/{name}", tag = "catalogue", operation_id = "get_task_file",
     params(("name" = String, Path, description = "name of a task file")),
     responses(
         (status = 200, description = "The task.", body = Object, example = json!({"task": {"instruction": "Write hello.txt.", "verify": []}})),
