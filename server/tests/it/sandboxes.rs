@@ -90,6 +90,11 @@ fn what_runs_is_listed_and_refused_and_what_is_left_is_ended() {
 
     running.signal(Signal::SIGKILL);
     running.wait();
+    // What it was just starting has its lock for a moment longer.
+    let begun = Instant::now();
+    while listed(&place, &["--dead"]).len() < 3 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it counts as alive");
+    }
     let ran = place.run(&["sandboxes", "list"]).expect(0);
     assert_eq!(ran.out.matches("dead").count(), 3, "{}", ran.out);
     assert!(ran.err.contains("3 left by dead processes"), "{}", ran.err);
