@@ -171,7 +171,8 @@ async fn programs_that_run_are_not_kept_and_files_in_memory_are_named() {
             "e2b" => "",
             _ => "touch /tmp/left /var/tmp/.too; ",
         };
-        let start = "(setsid sleep 1000 >/dev/null 2>&1 & echo $! > pid)";
+        let start = "(setsid sleep 1000 >/dev/null 2>&1 & echo $! > pid); \
+                     until grep -qs sleep /proc/$(cat pid)/comm; do :; done";
         stdout_of(&*sandbox, sh(&format!("{temporary}{start}"))).await;
         let error = sandbox.snapshot(&BTreeMap::new()).await.unwrap_err();
         let text = error.to_string();
