@@ -48,8 +48,9 @@ export function keepingFocus(box, work) {
   const focused = box.contains(document.activeElement) ? document.activeElement : null;
   const wanted = focused && key(focused);
   work();
-  if (!focused || focused.isConnected) return;
-  [...box.querySelectorAll("a, button, input, select, summary")].find((node) => key(node) === wanted)?.focus({ preventScroll: true });
+  if (!focused || document.activeElement === focused) return;
+  const now = focused.isConnected ? focused : [...box.querySelectorAll("a, button, input, select, summary")].find((node) => key(node) === wanted);
+  now?.focus({ preventScroll: true });
 }
 
 /** Runs `work` once in the next frame, however often it is asked for meanwhile; a page that is not shown has no frames. */

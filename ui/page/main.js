@@ -280,7 +280,7 @@ put(document.getElementById("page"),
     h("button", { type: "button", class: "button quiet", title: "Keys (?)", "aria-label": "Keys of the keyboard", onclick: help }, "?")),
   main, heard);
 onAddress(show);
-countRunning();
+setTimeout(countRunning, 300);
 setTimeout(() => Promise.allSettled(Object.values(FILES).map((file) => file())), 2000);
 window.addEventListener("unhandledrejection", (event) => {
   if (event.reason?.name === "AbortError") return event.preventDefault();

@@ -136,8 +136,8 @@ const UNTRAINED = {
 /** Why a call is not trained, in words. */
 export function whyUntrained(untrained) {
   if (untrained === null || untrained === undefined) return null;
-  if (typeof untrained === "object") return flagMeaning(untrained.flag ?? Object.values(untrained)[0]);
-  return UNTRAINED[untrained] ?? flagMeaning(untrained);
+  const why = typeof untrained === "object" ? untrained.flag ?? Object.values(untrained)[0] : untrained;
+  return UNTRAINED[why] ?? flagMeaning(why);
 }
 
 /** What came of a command. */

@@ -5,6 +5,7 @@ import { execFileSync } from "node:child_process";
 import { test } from "node:test";
 import { Parser } from "../page/events.js";
 import { duration, percent } from "../page/format.js";
+import { whyUntrained } from "../page/marks.js";
 import { Trajectory, readMessage, readReply } from "../page/rollout/document.js";
 import { entropy } from "../page/rollout/charts.js";
 import { diff } from "../page/rollout/source.js";
@@ -167,6 +168,13 @@ test("an attempt that was given up leads to the one that took its place", () => 
   const call = (index, key, ...flags) => ({ index, flags, meta: { retry_key: key } });
   const { by, of } = retries([call(0, "a", "superseded"), call(1, "b"), call(2, "a", "superseded"), call(3, "a"), call(4, "c", "superseded")]);
   assert.deepEqual([[...by], [...of]], [[[0, 2], [2, 3]], [[2, 0], [3, 2]]]);
+});
+
+test("why a call is not trained is said in words", () => {
+  assert.match(whyUntrained({ reason: "end" }), /did not complete/);
+  assert.match(whyUntrained("purpose"), /something that is not trained/);
+  assert.match(whyUntrained({ flag: "usage_missing" }), /no count to check against/);
+  assert.equal(whyUntrained(null), null);
 });
 
 test("numbers are written as people read them", () => {

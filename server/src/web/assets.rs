@@ -249,7 +249,8 @@ mod tests {
         for name in carried.names().filter(|name| name.ends_with(".js")) {
             let text = String::from_utf8_lossy(carried.get(name).unwrap()).into_owned();
             let at = url::Url::parse("http://x/").unwrap().join(name).unwrap();
-            for part in text.split("from \"").skip(1) {
+            let later = text.split("import(\"").skip(1);
+            for part in text.split("from \"").skip(1).chain(later) {
                 let Some((path, _)) = part.split_once('"') else {
                     continue;
                 };

@@ -221,11 +221,12 @@ export async function rollouts(page) {
       h("a", { class: "button first", href: to("run") }, "Run a task")),
     filters, tableBox, h("div", { class: "empty" }, more));
   // What there is to choose from is not waited for.
+  const first = load();
   Promise.all(["endpoints", "agents", "backends"].map(catalogue)).then((lists) => {
     [endpoints, agents, backends] = lists;
     showFilters();
   }, () => {});
-  await load();
+  await first;
 }
 
 /** What to do where there is nothing yet. */
