@@ -45,6 +45,8 @@ METHODS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "list_agents": ("agents", ()),
     "list_backends": ("backends", ()),
     "list_presets": ("presets", ()),
+    "list_task_files": ("task_files", ()),
+    "get_task_file": ("task_file", ("{name}",)),
     "list_sandboxes": ("sandboxes", ()),
     "end_sandbox": ("end_sandbox", ("{id}",)),
     "doctor": ("doctor", ()),

@@ -284,6 +284,14 @@ class AsyncClient:
         """The ready-made tasks."""
         return await self._send(api.presets())
 
+    async def task_files(self) -> list[models.TaskFile]:
+        """The task files that the server offers."""
+        return await self._send(api.task_files())
+
+    async def task_file(self, name: str) -> dict[str, Any]:
+        """The task that one of them says, with its defaults."""
+        return await self._send(api.task_file(name))
+
     async def read_task(self, text: str, file_format: Literal["toml", "json"] = "toml") -> dict[str, Any]:
         """The task that the text of a task file says, with its defaults."""
         return await self._send(api.read_task(text, file_format))

@@ -294,14 +294,24 @@ def presets() -> Request[list[models.Preset]]:
     return Request("GET", "/presets", read_list(models.Preset, "presets"))
 
 
+def task_files() -> Request[list[models.TaskFile]]:
+    """`GET /tasks`."""
+    return Request("GET", "/tasks", read_list(models.TaskFile, "tasks"))
+
+
+def task_file(name: str) -> Request[dict[str, Any]]:
+    """`GET /tasks/{name}`."""
+    return Request("GET", _path("tasks", name), _task)
+
+
 def read_task(text: str, file_format: str) -> Request[dict[str, Any]]:
     """`POST /tasks/read`."""
+    return Request("POST", "/tasks/read", _task, json={"text": text, "format": file_format})
+
+
+def _task(response: httpx.Response) -> dict[str, Any]:
     table = TypeAdapter(dict[str, dict[str, Any]])
-
-    def read(response: httpx.Response) -> dict[str, Any]:
-        return parsed(table.validate_json, response.content).get("task", {})
-
-    return Request("POST", "/tasks/read", read, json={"text": text, "format": file_format})
+    return parsed(table.validate_json, response.content).get("task", {})
 
 
 def queue() -> Request[models.Queue]:

@@ -348,6 +348,14 @@ class Client:
         """The ready-made tasks."""
         return self._send(api.presets())
 
+    def task_files(self) -> list[models.TaskFile]:
+        """The task files that the server offers."""
+        return self._send(api.task_files())
+
+    def task_file(self, name: str) -> dict[str, Any]:
+        """The task that one of them says, with its defaults."""
+        return self._send(api.task_file(name))
+
     def read_task(self, text: str, file_format: Literal["toml", "json"] = "toml") -> dict[str, Any]:
         """The task that the text of a task file says, with its defaults."""
         return self._send(api.read_task(text, file_format))

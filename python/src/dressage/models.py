@@ -596,6 +596,14 @@ class Preset(Model):
     task: dict[str, Any] = Field(default_factory=dict)
 
 
+class TaskFile(Model):
+    """A task file that the server offers."""
+
+    name: str
+    path: str = ""
+    """Where it is on the server's machine."""
+
+
 class Queue(Model):
     """What waits and runs, and the limits."""
 
