@@ -93,6 +93,9 @@ pub enum BakeError {
         #[source]
         source: io::Error,
     },
+    /// Where a file is to be written there is another that is none of ours.
+    #[error("`{}` is none that this program has written, and is left alone", .0.display())]
+    Occupied(PathBuf),
     /// A name that no image has.
     #[error("`{0}` can be no image's name")]
     Name(String),
@@ -137,6 +140,7 @@ impl BakeError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Pack(_) => Some("the cache directory must be writable and have space left".into()),
+            Self::Occupied(_) => Some("name a folder of its own".into()),
             Self::Backend(error) => error.hint(),
             Self::Failed { remedy, .. } => remedy.map(str::to_owned),
             Self::Step { .. } => Some("the lines before it say more".into()),

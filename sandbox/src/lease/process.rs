@@ -7,6 +7,10 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+/// How long they may take to end by themselves, all together. The first process of a sandbox that has no namespace of processes ends
+/// all that is below it, which is stopped meanwhile, and would stay so if that one were killed in the midst of it.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// How long killed processes may take to end, all together.
 const KILLED_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -51,16 +55,21 @@ pub(crate) fn end_processes(leases: &[Lease]) {
     let unnamed = unnamed
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter_map(|pid| open(pid, || is_one(pid)));
-    let killed: Vec<OwnedFd> = named
-        .chain(unnamed)
-        .filter(|process| kill_process(process.as_fd()).is_ok())
-        .collect();
-    let deadline = Instant::now() + KILLED_TIMEOUT;
-    for process in killed {
+    let mut left: Vec<OwnedFd> = named.chain(unnamed).collect();
+    wait_for(&mut left, ENDING_TIMEOUT);
+    left.retain(|process| kill_process(process.as_fd()).is_ok());
+    wait_for(&mut left, KILLED_TIMEOUT);
+}
+
+/// Waits until processes have ended, and leaves those that have not within that time.
+fn wait_for(processes: &mut Vec<OwnedFd>, within: Duration) {
+    let deadline = Instant::now() + within;
+    processes.retain(|process| {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
-    }
+        let ended = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
+        !matches!(ended, Ok(1..))
+    });
 }
 
 /// A descriptor of a process that `is_meant`, which is asked twice: it may end, and another get its number, in between.

@@ -195,7 +195,7 @@ echo "$?" >"$folder/code.new" && mv -f -- "$folder/code.new" "$folder/code"
 "#;
 
 /// Waits until there is more than was read of what a program writes to files, or it has ended, or some seconds are over, and says
-/// what there is: `FOLDER READ_OF_OUT READ_OF_ERR MOST`.
+/// what there is, and how long the files were: `FOLDER READ_OF_OUT READ_OF_ERR MOST`.
 pub(crate) const NEWS: &str = r#"
 folder=$1; most=$4; round=0
 while :; do
@@ -205,7 +205,7 @@ while :; do
   round=$((round + 1))
   if [ "$round" -lt 10 ]; then sleep 0.02; elif [ "$round" -lt 20 ]; then sleep 0.1; else sleep 0.2; fi
 done
-echo "code $code"
+echo "code $code $out $err"
 echo "out $(tail -c "+$(($2 + 1))" "$folder/out" 2>/dev/null | head -c "$most" | base64 | tr -d '\n')"
 echo "err $(tail -c "+$(($3 + 1))" "$folder/err" 2>/dev/null | head -c "$most" | base64 | tr -d '\n')"
 "#;

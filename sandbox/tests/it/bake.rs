@@ -272,6 +272,31 @@ async fn what_others_than_root_could_have_changed_is_not_taken() {
 }
 
 #[tokio::test]
+async fn a_context_is_written_over_nothing_of_others() {
+    let world = World::new();
+    let recipe = recipe("mine", &[]);
+    let folder = world.folder.path().join("mine");
+    let archives = folder.join("dressage");
+    std::fs::create_dir_all(&archives).unwrap();
+    let write = async || write_context(&world.config.cache_dir, &tap_binary(), &recipe, &folder).await;
+    let precious = world.folder.path().join("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    let dockerfile = folder.join("Dockerfile");
+    let backup = archives.join("backup.tar.gz");
+    std::fs::write(&backup, "data").unwrap();
+    assert!(matches!(write().await, Err(BakeError::Occupied(path)) if path == backup));
+    std::fs::write(&dockerfile, "FROM mine\n").unwrap();
+    assert!(matches!(write().await, Err(BakeError::Occupied(path)) if path == dockerfile));
+    std::fs::remove_file(&dockerfile).unwrap();
+    std::os::unix::fs::symlink(&precious, &dockerfile).unwrap();
+    assert!(matches!(write().await, Err(BakeError::Occupied(path)) if path == dockerfile));
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    assert_eq!(std::fs::read(&backup).unwrap(), b"data");
+    assert_eq!(names(&folder), ["Dockerfile", "dressage"]);
+    assert_eq!(names(&archives), ["backup.tar.gz"]);
+}
+
+#[tokio::test]
 async fn a_context_is_the_repositorys_dockerfile_with_archives_and_can_be_written_again() {
     let world = World::new();
     let folder = world.folder.path().join("a/context");

@@ -190,6 +190,20 @@ async fn a_program_goes_on_while_the_connection_is_lost_and_its_end_is_known() {
     }
 }
 
+/// Faster than what is written is asked for.
+#[tokio::test]
+async fn a_flood_that_a_command_leaves_holds_nothing_up() {
+    let world = World::new();
+    for name in REMOTE {
+        let backend = world.remote(name);
+        let sandbox = backend.create(spec_for(&*backend)).await.unwrap();
+        let script = "(while :; do head -c 3000000 /dev/zero; sleep 0.01; done) & sleep 0.2; exit 7";
+        let ran = tokio::time::timeout(Duration::from_secs(60), run(&*sandbox, sh(script)));
+        assert_eq!(ran.await.expect(name).exit.code, 7, "{name}");
+        sandbox.kill().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_listing_follows_no_links_and_says_what_it_cannot_list() {
     let world = World::new();

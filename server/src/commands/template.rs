@@ -233,7 +233,9 @@ fn input(error: &(dyn std::error::Error + 'static)) -> Failure {
 
 fn failure(error: &BakeError) -> Failure {
     let exit = match error {
-        BakeError::Name(_) | BakeError::Backend(SandboxError::Unsupported { .. }) => Exit::BadInput,
+        BakeError::Name(_)
+        | BakeError::Occupied(_)
+        | BakeError::Backend(SandboxError::Unsupported { .. }) => Exit::BadInput,
         _ => Exit::MachineLacks,
     };
     Failure::from_error(exit, error).maybe_hint(error.hint())

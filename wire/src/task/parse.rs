@@ -182,7 +182,7 @@ impl Task {
     /// Says what is wrong with its keys and types.
     pub fn unchecked_from_toml(text: &str) -> Result<Self, TaskError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| TaskError::Toml {
-            message: error.to_string().trim_end().to_owned(),
+            message: shortened(&error.to_string()),
         })?;
         Self::unchecked_from_value(Value::Object(json_table(table, "")?))
     }
@@ -264,6 +264,19 @@ fn join(path: &str, key: &str) -> String {
     } else {
         format!("{path}.{key}")
     }
+}
+
+/// What a parser says, which quotes a line whole, however long it is.
+fn shortened(message: &str) -> String {
+    const LONGEST: usize = 200;
+    let lines = message
+        .trim_end()
+        .lines()
+        .map(|line| match line.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+            None => line.to_owned(),
+        });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn json_table(table: toml::Table, path: &str) -> Result<Map<String, Value>, TaskError> {

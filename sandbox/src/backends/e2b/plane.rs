@@ -79,6 +79,15 @@ impl ControlPlane {
         }
     }
 
+    /// A text of the provider's without the key.
+    pub(super) fn hide(&self, text: &str) -> String {
+        match self.key.expose_secret() {
+            // Shorter ones are none, and would stand in many a word.
+            key if key.len() >= 8 => text.replace(key, "[secret]"),
+            _ => text.to_owned(),
+        }
+    }
+
     /// Where the inside of a sandbox is reached; which sandbox is meant, headers say.
     pub(super) fn inside(&self, created: &Created) -> String {
         let domain = created.domain.as_ref().unwrap_or(&self.domain);

@@ -119,6 +119,11 @@ impl Baker for Templates {
             percent_encoded(&requested.build)
         );
         let body = json!({ "fromImage": from, "force": false, "steps": steps(&layers) });
+        let called = format!("build {} of template {}", requested.build, requested.template);
+        // Before it is asked for: an answer that is not waited for may be that it was begun.
+        heard(BakeEvent::Building {
+            unattended: &format!("{called} goes on at E2B"),
+        });
         self.ask(
             "start the build",
             Method::POST,
@@ -126,10 +131,6 @@ impl Baker for Templates {
             Some(&body),
         )
         .await?;
-        let called = format!("build {} of template {}", requested.build, requested.template);
-        heard(BakeEvent::Building {
-            unattended: &format!("{called} goes on at E2B"),
-        });
         self.follow(&build, &called, from, &layers, heard).await?;
         Ok(Baked {
             image: recipe.name.clone(),
@@ -200,6 +201,11 @@ impl Templates {
         Ok(layer.bytes)
     }
 
+    /// What the provider says, for a terminal, and without the key.
+    fn plain(&self, text: &str) -> String {
+        plain(&self.plane.hide(text))
+    }
+
     /// Waits for the end of a build, and tells its lines.
     async fn follow(
         &self,
@@ -223,7 +229,7 @@ impl Templates {
             let status: Status = answer.and_then(|answer| parse(&answer.body)).map_err(unwatched)?;
             let entries = status.log_entries.unwrap_or_default();
             for entry in &entries {
-                heard(BakeEvent::Line(&plain(&entry.message)));
+                heard(BakeEvent::Line(&self.plain(&entry.message)));
             }
             offset += entries.len();
             let is_ready = status.status == "ready";
@@ -244,7 +250,7 @@ impl Templates {
             });
             return Err(BakeError::Step {
                 step: step_name(reason.step.as_deref(), from, layers),
-                reason: plain(&reason.message),
+                reason: self.plain(&reason.message),
             });
         }
     }

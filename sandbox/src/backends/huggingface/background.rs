@@ -23,6 +23,8 @@ pub(super) struct Background {
     is_told: bool,
     out: u64,
     err: u64,
+    /// How much of both was there when it had ended: what it has left behind may write on.
+    ends_at: Option<[u64; 2]>,
     heard: VecDeque<Said>,
     is_over: bool,
     losses: u32,
@@ -32,6 +34,8 @@ pub(super) struct Background {
 #[derive(Debug, PartialEq, Eq)]
 struct News {
     code: Option<i32>,
+    /// The lengths of both files, after the code was looked for.
+    written: [u64; 2],
     out: Bytes,
     err: Bytes,
 }
@@ -45,6 +49,7 @@ impl Background {
             is_told,
             out: 0,
             err: 0,
+            ends_at: None,
             heard: VecDeque::new(),
             is_over: false,
             losses: 0,
@@ -89,16 +94,24 @@ impl Background {
 
     /// Takes news, and says whether there were any.
     fn take(&mut self, news: &News) -> bool {
-        self.out += news.out.len() as u64;
-        self.err += news.err.len() as u64;
-        if !news.out.is_empty() {
-            self.heard.push_back(Said::Stdout(news.out.clone()));
+        if news.code.is_some() {
+            self.ends_at.get_or_insert(news.written);
         }
-        if !news.err.is_empty() {
-            self.heard.push_back(Said::Stderr(news.err.clone()));
+        let [out_end, err_end] = self.ends_at.unwrap_or([u64::MAX; 2]);
+        let out = up_to(&news.out, out_end.saturating_sub(self.out));
+        let err = up_to(&news.err, err_end.saturating_sub(self.err));
+        self.out += out.len() as u64;
+        self.err += err.len() as u64;
+        if !out.is_empty() {
+            self.heard.push_back(Said::Stdout(out));
         }
-        let is_all = [&news.out, &news.err].map(|piece| (piece.len() as u64) < PIECE_BYTES) == [true, true];
-        if let Some(code) = news.code.filter(|_| is_all) {
+        if !err.is_empty() {
+            self.heard.push_back(Said::Stderr(err));
+        }
+        if let Some(code) = news.code
+            && self.out >= out_end
+            && self.err >= err_end
+        {
             self.end(code);
         }
         !self.heard.is_empty()
@@ -112,6 +125,10 @@ impl Background {
             _ => Ended { code, signal: None },
         }));
     }
+}
+
+fn up_to(piece: &Bytes, most: u64) -> Bytes {
+    piece.slice(..piece.len().min(usize::try_from(most).unwrap_or(usize::MAX)))
 }
 
 #[async_trait]
@@ -156,14 +173,20 @@ fn read_news(text: &[u8]) -> Option<News> {
     let text = std::str::from_utf8(text).ok()?;
     let mut lines = text.lines();
     let mut line = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
-    let code = line("code")?.trim();
-    let code = match code {
+    let mut told = line("code")?.split(' ');
+    let code = match told.next()? {
         "-" => None,
         code => Some(code.parse().ok()?),
     };
+    let written = [told.next()?.parse().ok()?, told.next()?.parse().ok()?];
     let out = decoded(line("out")?.as_bytes()).ok()?.into();
     let err = decoded(line("err")?.as_bytes()).ok()?.into();
-    Some(News { code, out, err })
+    Some(News {
+        code,
+        written,
+        out,
+        err,
+    })
 }
 
 #[cfg(test)]
@@ -174,21 +197,24 @@ mod tests {
     fn news_are_read_whole_or_not_at_all() {
         let news = |code, out: &'static str, err: &'static str| News {
             code,
+            written: [3, 4],
             out: out.into(),
             err: err.into(),
         };
         assert_eq!(
-            read_news(b"code -\nout aGkK\nerr \n").unwrap(),
+            read_news(b"code - 3 4\nout aGkK\nerr \n").unwrap(),
             news(None, "hi\n", "")
         );
         assert_eq!(
-            read_news(b"code 7\nout \nerr aGkK\n").unwrap(),
+            read_news(b"code 7 3 4\nout \nerr aGkK\n").unwrap(),
             news(Some(7), "", "hi\n")
         );
         for cut in [
-            "code -\nout aGkK\n",
-            "code -\nout aGk",
-            "code x\nout \nerr \n",
+            "code - 3 4\nout aGkK\n",
+            "code - 3 4\nout aGk",
+            "code x 3 4\nout \nerr \n",
+            "code 7 3\nout \nerr \n",
+            "code 7\nout \nerr \n",
             "",
         ] {
             assert_eq!(read_news(cut.as_bytes()), None, "{cut}");

@@ -355,3 +355,11 @@ fn an_image_is_named_or_built_and_its_user_is_one() {
         assert_eq!(message, "`user` is neither a name nor a number of a user");
     }
 }
+
+#[test]
+fn a_line_that_is_wrong_is_quoted_in_part() {
+    let text = format!("instruction = [{}", "a".repeat(1_000_000));
+    let said = Task::unchecked_from_toml(&text).unwrap_err().to_string();
+    assert!(said.contains("line 1, column") && said.contains('…'), "{said}");
+    assert!(said.len() < 2_000, "{} bytes", said.len());
+}
