@@ -16,6 +16,9 @@
 #[path = "../../sandbox/tests/it/engine.rs"]
 mod engine;
 
+#[path = "../../sandbox/tests/it/fake.rs"]
+mod played;
+
 #[path = "../tests/it/world.rs"]
 mod world;
 

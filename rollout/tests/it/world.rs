@@ -6,9 +6,7 @@ use dressage_rollout::agents::{
 };
 use dressage_rollout::{Observer, QueueLimits, RolloutHandle, RolloutRequest, Supervisor, SupervisorConfig};
 use dressage_sandbox::lease::Owner;
-use dressage_sandbox::{
-    AgentUser, Backend, BackendConfig, DockerAccess, E2bAccess, HuggingFaceAccess, Pools, Providers,
-};
+use dressage_sandbox::{Backend, BackendConfig, DockerAccess, Pools, Providers};
 use dressage_tap::{Endpoint, Upstream};
 use dressage_testkit::fault::FaultPlan;
 use dressage_testkit::model::{
@@ -99,24 +97,7 @@ fn providers(backend: &str) -> Providers {
             image: Some(IMAGE.into()),
         };
     }
-    if let Some(url) = provider_url("e2b") {
-        providers.e2b = E2bAccess {
-            api_key: Some("e2b_test".to_owned().into()),
-            api_url: Some(url.clone()),
-            sandbox_url: Some(url),
-            // An emulator's accounts may be this machine's.
-            agent_user: Some(AgentUser::Default),
-            ..E2bAccess::default()
-        };
-    }
-    if let Some(url) = provider_url("huggingface") {
-        providers.huggingface = HuggingFaceAccess {
-            token: Some("hf_test".to_owned().into()),
-            endpoint: Some(url),
-            ..HuggingFaceAccess::default()
-        };
-    }
-    providers
+    crate::played::named(providers)
 }
 
 /// An agent's work as one shell command, then a last word.

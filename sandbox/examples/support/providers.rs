@@ -1,8 +1,6 @@
 //! Backends anywhere: an engine for containers, and providers that are played.
 
-use dressage_sandbox::{
-    AgentUser, Backend, DockerAccess, E2bAccess, HuggingFaceAccess, Providers, SandboxSpec,
-};
+use dressage_sandbox::{Backend, DockerAccess, Providers, SandboxSpec};
 use dressage_wire::task::NetworkPolicy;
 use fake::Fake;
 
@@ -36,24 +34,7 @@ pub fn providers() -> Providers {
             image: Some(engine::IMAGE.to_owned()),
         };
     }
-    if let Ok(url) = std::env::var("DRESSAGE_TEST_E2B_URL") {
-        providers.e2b = E2bAccess {
-            api_key: Some("e2b_test".to_owned().into()),
-            api_url: Some(url.clone()),
-            sandbox_url: Some(url),
-            // An emulator's accounts may be this machine's.
-            agent_user: Some(AgentUser::Default),
-            ..E2bAccess::default()
-        };
-    }
-    if let Ok(url) = std::env::var("DRESSAGE_TEST_HF_URL") {
-        providers.huggingface = HuggingFaceAccess {
-            token: Some("hf_test".to_owned().into()),
-            endpoint: Some(url),
-            ..HuggingFaceAccess::default()
-        };
-    }
-    providers
+    fake::named(providers)
 }
 
 /// A small sandbox with a relay.

@@ -1,8 +1,8 @@
 use crate::fake::{Does, FAILING};
 use crate::world::{
-    IMAGE, REMOTE, World, client, engine, is_root, names, run, sh, spec, spec_for, stdout_of, tap_binary,
+    IMAGE, REMOTE, World, engine, is_root, names, remove_image, run, sh, spec, spec_for, stdout_of,
+    tap_binary,
 };
-use bollard::query_parameters::RemoveImageOptionsBuilder;
 use dressage_sandbox::bake::{BakeError, BakeEvent, Baked, Baker, DOCKERFILE, Recipe, write_context};
 use dressage_sandbox::{Asset, BackendConfig, Sandbox};
 use std::os::unix::fs::PermissionsExt;
@@ -365,15 +365,6 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         nix::mount::umount(&self.0).unwrap();
     }
-}
-
-async fn remove_image(name: &str) {
-    let options = RemoveImageOptionsBuilder::new().force(true).build();
-    client()
-        .await
-        .remove_image(name, Some(options), None)
-        .await
-        .unwrap();
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 use crate::isolation::ATTACKS;
 use crate::provider::{Scripted, line};
 use crate::relay::{ASK, answer};
-use crate::world::{IMAGE, World, client, containers, engine, is_root, python, run, sh, spec, stdout_of};
-use bollard::query_parameters::{ImportImageOptionsBuilder, RemoveImageOptionsBuilder};
+use crate::world::{
+    IMAGE, World, client, containers, engine, is_root, python, remove_image, run, sh, spec, stdout_of,
+};
+use bollard::query_parameters::ImportImageOptionsBuilder;
 use dressage_sandbox::lease::Lease;
 use dressage_sandbox::{Asset, Backend, BackendConfig, SandboxError};
 use dressage_wire::reward::Separation;
@@ -77,15 +79,6 @@ async fn load_image(name: &str, architecture: &str) {
         .await
         .unwrap();
     assert!(!told.is_empty());
-}
-
-async fn remove_image(name: &str) {
-    let options = RemoveImageOptionsBuilder::new().force(true).build();
-    client()
-        .await
-        .remove_image(name, Some(options), None)
-        .await
-        .unwrap();
 }
 
 #[tokio::test]

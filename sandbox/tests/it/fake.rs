@@ -24,7 +24,7 @@ mod huggingface;
 pub use e2b::KEY as E2B_KEY;
 pub use huggingface::TOKEN as HF_TOKEN;
 
-use dressage_sandbox::{E2bAccess, HuggingFaceAccess, Providers};
+use dressage_sandbox::{AgentUser, E2bAccess, HuggingFaceAccess, Providers};
 use dressage_wire::ids::SandboxId;
 use http::{Out, Request};
 use machine::Image;
@@ -227,4 +227,27 @@ impl State {
             self.e2b.serve(request, out).await
         }
     }
+}
+
+/// The same providers, but where the environment names others (`DRESSAGE_TEST_E2B_URL`, `DRESSAGE_TEST_HF_URL`): emulators, or
+/// deployments.
+pub fn named(mut providers: Providers) -> Providers {
+    if let Ok(url) = std::env::var("DRESSAGE_TEST_E2B_URL") {
+        providers.e2b = E2bAccess {
+            api_key: Some("e2b_test".to_owned().into()),
+            api_url: Some(url.clone()),
+            sandbox_url: Some(url),
+            // An emulator's accounts may be this machine's.
+            agent_user: Some(AgentUser::Default),
+            ..E2bAccess::default()
+        };
+    }
+    if let Ok(url) = std::env::var("DRESSAGE_TEST_HF_URL") {
+        providers.huggingface = HuggingFaceAccess {
+            token: Some("hf_test".to_owned().into()),
+            endpoint: Some(url),
+            ..HuggingFaceAccess::default()
+        };
+    }
+    providers
 }

@@ -1,6 +1,6 @@
 use crate::world::World;
 use dressage_sandbox::lease::Lease;
-use dressage_sandbox::{AgentUser, BackendConfig, E2bAccess, HuggingFaceAccess, Providers};
+use dressage_sandbox::{BackendConfig, E2bAccess, HuggingFaceAccess};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -141,27 +141,3 @@ pub const ENDED: &str = r#"{"event":{"end":{"exited":true,"status":"exit status 
 /// A sandbox as it is answered to who made it.
 pub const CREATED: &str =
     r#"{"templateID":"base","sandboxID":"i7","clientID":"c","envdVersion":"0.6.13","envdAccessToken":"t"}"#;
-
-/// Access to the providers that the environment names: emulators by others, or deployments.
-pub fn named() -> Providers {
-    let mut providers = Providers::default();
-    if let Ok(url) = std::env::var("DRESSAGE_TEST_E2B_URL") {
-        providers.e2b = E2bAccess {
-            api_key: Some("e2b_test".to_owned().into()),
-            api_url: Some(url.clone()),
-            sandbox_url: Some(url),
-            // An emulator's accounts may be this machine's.
-            agent_user: Some(AgentUser::Default),
-            ..E2bAccess::default()
-        };
-    }
-    if let Ok(url) = std::env::var("DRESSAGE_TEST_HF_URL") {
-        providers.huggingface = HuggingFaceAccess {
-            token: Some("hf_test".to_owned().into()),
-            endpoint: Some(url),
-            namespace: None,
-            ..HuggingFaceAccess::default()
-        };
-    }
-    providers
-}

@@ -2,7 +2,7 @@ pub use crate::engine::{IMAGE, engine};
 use crate::fake::Fake;
 pub use crate::spec::spec;
 use bollard::models::ContainerSummary;
-use bollard::query_parameters::ListContainersOptionsBuilder;
+use bollard::query_parameters::{ListContainersOptionsBuilder, RemoveImageOptionsBuilder};
 use bytes::Bytes;
 use dressage_sandbox::lease::{Lease, Owner, Reaper};
 use dressage_sandbox::{
@@ -119,7 +119,7 @@ impl World {
             backends.push(self.remote(name));
             if std::env::var_os(variable).is_some() {
                 let config = BackendConfig {
-                    providers: crate::provider::named(),
+                    providers: crate::fake::named(Providers::default()),
                     ..self.config.clone()
                 };
                 backends.push((dressage_sandbox::by_name(name).unwrap().make)(&config).unwrap());
@@ -195,7 +195,7 @@ impl World {
             Some(fake) => fake.providers(),
             None => return,
         };
-        let configs = [config, crate::provider::named()].map(|providers| BackendConfig {
+        let configs = [config, crate::fake::named(Providers::default())].map(|providers| BackendConfig {
             providers,
             ..self.config.clone()
         });
@@ -256,6 +256,16 @@ pub async fn client() -> bollard::Docker {
     let engine = engine().unwrap();
     let client = bollard::Docker::connect_with_unix(engine, 60, bollard::API_DEFAULT_VERSION).unwrap();
     client.negotiate_version().await.unwrap()
+}
+
+/// Removes an image from the engine.
+pub async fn remove_image(name: &str) {
+    let options = RemoveImageOptionsBuilder::new().force(true).build();
+    client()
+        .await
+        .remove_image(name, Some(options), None)
+        .await
+        .unwrap();
 }
 
 /// The number on this machine of the first process of a sandbox's container.
